@@ -7,7 +7,7 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import openai
@@ -74,6 +74,26 @@ async def ask(running: Running, **fields: Any) -> Any:
     return await running.client.post("/v1/chat/completions", json=chat(**fields))
 
 
+class Relay(NamedTuple):
+    """One of ours in front of one that says what it is told to."""
+
+    far: Far
+    running: Running
+
+
+@pytest.fixture(scope="module")
+async def relay(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Relay]:
+    """For answers without faults, which are remembered of a server."""
+    async with far(silent) as one, relaying(tmp_path_factory.mktemp("relay"), one) as running:
+        yield Relay(one, running)
+
+
+async def relayed(relay: Relay, says: Says, **fields: Any) -> Any:
+    relay.far.says = says
+    relay.far.asked.clear()
+    return await ask(relay.running, **fields)
+
+
 async def answer(folder: Path, says: Says, **fields: Any) -> Any:
     async with far(says) as one, relaying(folder, one) as running:
         return await ask(running, **fields)
@@ -82,9 +102,9 @@ async def answer(folder: Path, says: Says, **fields: Any) -> Any:
 # ----------------------------------------------------------------------------------- what goes well
 
 
-async def test_a_stream_is_relayed(tmp_path: Path) -> None:
-    got = await answer(
-        tmp_path,
+async def test_a_stream_is_relayed(relay: Relay) -> None:
+    got = await relayed(
+        relay,
         streams(*text("One", " two"), USAGE),
         stream=True,
         stream_options={"include_usage": True},
@@ -104,11 +124,11 @@ async def test_a_stream_is_relayed(tmp_path: Path) -> None:
     assert chunks[-1]["usage"]["total_tokens"] == 9
 
 
-async def test_a_whole_answer_is_relayed_with_reasoning_and_calls(tmp_path: Path) -> None:
+async def test_a_whole_answer_is_relayed_with_reasoning_and_calls(relay: Relay) -> None:
     call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     message = {"content": None, "reasoning": "Hm.", "tool_calls": [call]}
     body = {"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]}
-    got = (await answer(tmp_path, with_status(200, msgspec.json.encode(body)))).json()
+    got = (await relayed(relay, with_status(200, msgspec.json.encode(body)))).json()
 
     choice = got["choices"][0]
     assert choice["message"]["reasoning_content"] == "Hm."
@@ -116,7 +136,7 @@ async def test_a_whole_answer_is_relayed_with_reasoning_and_calls(tmp_path: Path
     assert choice["finish_reason"] == "tool_calls"
 
 
-async def test_openais_client_reads_what_is_relayed(tmp_path: Path) -> None:
+async def test_openais_client_reads_what_is_relayed(relay: Relay) -> None:
     call = {"index": 1, "id": "c1", "function": {"name": "look", "arguments": '{"at":'}}
     rest = {"index": 1, "function": {"arguments": '"it"}'}}
     said = (
@@ -126,10 +146,12 @@ async def test_openais_client_reads_what_is_relayed(tmp_path: Path) -> None:
         chunk({"tool_calls": [rest]}),
         chunk({}, finish="tool_calls"),
     )
-    async with far(streams(*said)) as one, relaying(tmp_path, one) as running:
-        client = openai.AsyncOpenAI(base_url=f"{running.url}/v1", api_key="none")
-        async with client, client.chat.completions.stream(model="far", messages=HELLO) as stream:
-            whole = await stream.get_final_completion()
+    one, running = relay
+    one.says = streams(*said)
+    one.asked.clear()
+    client = openai.AsyncOpenAI(base_url=f"{running.url}/v1", api_key="none")
+    async with client, client.chat.completions.stream(model="far", messages=HELLO) as stream:
+        whole = await stream.get_final_completion()
 
     message = whole.choices[0].message
     assert message.content == "Look."
@@ -137,12 +159,14 @@ async def test_openais_client_reads_what_is_relayed(tmp_path: Path) -> None:
     assert message.tool_calls[0].function.arguments == '{"at":"it"}'
 
 
-async def test_completions_are_relayed(tmp_path: Path) -> None:
+async def test_completions_are_relayed(relay: Relay) -> None:
     said = [{"choices": [{"index": 0, "text": word, "finish_reason": None}]} for word in ("a", "b")]
     end = {"choices": [{"index": 0, "text": "", "finish_reason": "length"}]}
-    async with far(streams(*said, end)) as one, relaying(tmp_path, one) as running:
-        body = {"model": "far", "prompt": "Say", "max_tokens": 2, "echo": True, "stream": True}
-        got = await running.client.post("/v1/completions", json=body)
+    one, running = relay
+    one.says = streams(*said, end)
+    one.asked.clear()
+    body = {"model": "far", "prompt": "Say", "max_tokens": 2, "echo": True, "stream": True}
+    got = await running.client.post("/v1/completions", json=body)
 
     chunks = events(got.text.replace("data: [DONE]", ""))
     assert "".join(one["choices"][0]["text"] for one in chunks) == "Sayab"
@@ -150,7 +174,7 @@ async def test_completions_are_relayed(tmp_path: Path) -> None:
     assert one.asked[0].json["prompt"] == "Say"
 
 
-async def test_log_probabilities_and_choices_are_relayed(tmp_path: Path) -> None:
+async def test_log_probabilities_and_choices_are_relayed(relay: Relay) -> None:
     logprobs = {"content": [{"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}]}
     said = (
         chunk({"content": "a"}, logprobs=logprobs),
@@ -158,8 +182,10 @@ async def test_log_probabilities_and_choices_are_relayed(tmp_path: Path) -> None
         chunk({}, finish="stop"),
         chunk({}, index=1, finish="length"),
     )
-    async with far(streams(*said)) as one, relaying(tmp_path, one) as running:
-        got = (await ask(running, n=2, logprobs=True)).json()
+    one, running = relay
+    one.says = streams(*said)
+    one.asked.clear()
+    got = (await ask(running, n=2, logprobs=True)).json()
 
     assert [choice["message"]["content"] for choice in got["choices"]] == ["a", "b"]
     assert got["choices"][0]["logprobs"]["content"][0]["logprob"] == -0.5
@@ -170,20 +196,22 @@ async def test_log_probabilities_and_choices_are_relayed(tmp_path: Path) -> None
 # ------------------------------------------------------------------------------ what is handed on
 
 
-async def test_what_nobody_here_reads_is_handed_on(tmp_path: Path) -> None:
-    async with far(streams(*text("x"))) as one, relaying(tmp_path, one) as running:
-        got = await ask(
-            running,
-            stream=True,
-            temperature=0.5,
-            max_completion_tokens=9,
-            stop=["\n"],
-            reasoning_effort="low",
-            chat_template_kwargs={"depth": 2},
-            response_format={"type": "json_schema", "json_schema": {"schema": {"type": "object"}}},
-            user="me",
-            web_search_options={"search_context_size": "low"},
-        )
+async def test_what_nobody_here_reads_is_handed_on(relay: Relay) -> None:
+    one, running = relay
+    one.says = streams(*text("x"))
+    one.asked.clear()
+    got = await ask(
+        running,
+        stream=True,
+        temperature=0.5,
+        max_completion_tokens=9,
+        stop=["\n"],
+        reasoning_effort="low",
+        chat_template_kwargs={"depth": 2},
+        response_format={"type": "json_schema", "json_schema": {"schema": {"type": "object"}}},
+        user="me",
+        web_search_options={"search_context_size": "low"},
+    )
     sent = one.asked[0].json
     assert "x-roundhouse-ignored" not in got.headers
     assert sent["web_search_options"] == {"search_context_size": "low"}
@@ -203,11 +231,13 @@ async def test_what_is_dropped_is_reported(tmp_path: Path) -> None:
     assert not {"min_p", "odd"} & one.asked[0].json.keys()
 
 
-async def test_pictures_are_handed_on_as_they_are(tmp_path: Path) -> None:
+async def test_pictures_are_handed_on_as_they_are(relay: Relay) -> None:
     picture = {"type": "image_url", "image_url": {"url": "https://example.org/cat.png"}}
     messages = [{"role": "user", "content": [{"type": "text", "text": "See"}, picture]}]
-    async with far(streams(*text("x"))) as one, relaying(tmp_path, one) as running:
-        assert (await ask(running, messages=messages)).status_code == 200
+    one, running = relay
+    one.says = streams(*text("x"))
+    one.asked.clear()
+    assert (await ask(running, messages=messages)).status_code == 200
 
     assert one.asked[0].json["messages"][0]["content"][1] == picture
 
@@ -273,19 +303,19 @@ SHAPES: dict[str, Any] = {
 )
 @pytest.mark.parametrize("streamed", [True, False])
 async def test_an_answer_whose_shape_was_not_held_there_is_reported(
-    tmp_path: Path, shape: str, said: str, fault: str | None, streamed: bool
+    relay: Relay, shape: str, said: str, fault: str | None, streamed: bool
 ) -> None:
     words = streams(*text(said[:4], said[4:]))
-    got = await answer(tmp_path, words, stream=streamed, response_format=SHAPES[shape])
+    got = await relayed(relay, words, stream=streamed, response_format=SHAPES[shape])
     last = events(got.text.replace("data: [DONE]", ""))[-1] if streamed else got.json()
     found = last["choices"][0].get("schema_fault")
 
     assert found is None if fault is None else fault in found
 
 
-async def test_a_schema_that_cannot_be_read_here_is_not_refused(tmp_path: Path) -> None:
+async def test_a_schema_that_cannot_be_read_here_is_not_refused(relay: Relay) -> None:
     shape = {"type": "json_schema", "json_schema": {"name": "s", "schema": {"$ref": "#/nowhere"}}}
-    got = await answer(tmp_path, streams(*text("{}")), response_format=shape)
+    got = await relayed(relay, streams(*text("{}")), response_format=shape)
 
     assert got.status_code == 200
     assert got.json()["choices"][0]["schema_fault"].startswith("not checked: ")
@@ -299,10 +329,10 @@ FREE_SHAPES: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize("kind", FREE_SHAPES)
-async def test_other_shapes_are_checked_too(tmp_path: Path, kind: str) -> None:
+async def test_other_shapes_are_checked_too(relay: Relay, kind: str) -> None:
     asked, good, bad = FREE_SHAPES[kind]
     for said, is_good in ((good, True), (bad, False)):
-        got = await answer(tmp_path, streams(*text(said)), **asked)
+        got = await relayed(relay, streams(*text(said)), **asked)
         assert ("schema_fault" not in got.json()["choices"][0]) is is_good
         assert "x-roundhouse-relaxed" not in got.headers, "the other server was asked for it"
 
