@@ -73,32 +73,25 @@ def _schema(fields: Fields, path: str, value: Any) -> JsonSchema:
     wraps = isinstance(value, dict) and ("name" in value or len(value) == 1)
     if wraps and isinstance(value.get("schema"), dict):
         return _wrapped_schema(fields, path, value)
-    if not isinstance(value, dict | bool):
-        raise fields.wrong(path, f"Expected a JSON schema, got {_kind(value)}.")
-    return JsonSchema(schema=_text(value), field=path)
+    schema = _expected(fields, path, value, (dict, bool), "a JSON schema")
+    return JsonSchema(schema=_text(schema), field=path)
 
 
 def _wrapped_schema(fields: Fields, path: str, value: Any) -> JsonSchema:
     """OpenAI's `{"name", "schema", "strict"}`."""
     wrapping = _object(fields, path, value)
-    schema = wrapping.get("schema", {})
-    if not isinstance(schema, dict | bool):
-        raise fields.wrong(f"{path}.schema", f"Expected a JSON schema, got {_kind(schema)}.")
-    strict = _strict(fields, path, wrapping)
-    return JsonSchema(schema=_text(schema), strict=strict, field=f"{path}.schema")
+    place, given = f"{path}.schema", wrapping.get("schema", {})
+    schema = _expected(fields, place, given, (dict, bool), "a JSON schema")
+    return JsonSchema(schema=_text(schema), strict=_strict(fields, path, wrapping), field=place)
 
 
 def _strict(fields: Fields, path: str, wrapping: Mapping[str, Any]) -> bool:
     strict = wrapping.get("strict")
-    if strict is not None and not isinstance(strict, bool):
-        raise fields.wrong(f"{path}.strict", f"Expected true or false, got {_kind(strict)}.")
-    return bool(strict)
+    return strict is not None and _true(fields, f"{path}.strict", strict)
 
 
 def _any_object(fields: Fields, path: str, value: Any) -> Shape | None:
-    if not isinstance(value, bool):
-        raise fields.wrong(path, f"Expected true or false, got {_kind(value)}.")
-    return JsonObject(field=path) if value else None
+    return JsonObject(field=path) if _true(fields, path, value) else None
 
 
 def _regex(fields: Fields, path: str, value: Any) -> Shape:
@@ -113,9 +106,8 @@ def _grammar(fields: Fields, path: str, value: Any) -> Shape | None:
 
 
 def _choices(fields: Fields, path: str, value: Any) -> Shape:
-    if not isinstance(value, list):
-        raise fields.wrong(path, f"Expected a list of texts, got {_kind(value)}.")
-    texts = (_string(fields, f"{path}[{k}]", text) for k, text in enumerate(value))
+    listed = _expected(fields, path, value, (list,), "a list of texts")
+    texts = (_string(fields, f"{path}[{k}]", text) for k, text in enumerate(listed))
     return Choices(texts=tuple(texts), field=path)
 
 
@@ -197,16 +189,23 @@ def _typed_grammar(fields: Fields, path: str, wire: Mapping[str, Any]) -> Shape 
     return _grammar(fields, f"{path}.grammar", wire.get("grammar"))
 
 
-def _object(fields: Fields, path: str, value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise fields.wrong(path, f"Expected an object, got {_kind(value)}.")
+def _expected(fields: Fields, path: str, value: Any, kinds: tuple[type, ...], called: str) -> Any:
+    """`value`, which is of one of `kinds`."""
+    if not isinstance(value, kinds):
+        raise fields.wrong(path, f"Expected {called}, got {_kind(value)}.")
     return value
+
+
+def _object(fields: Fields, path: str, value: Any) -> dict[str, Any]:
+    return dict(_expected(fields, path, value, (dict,), "an object"))
 
 
 def _string(fields: Fields, path: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise fields.wrong(path, f"Expected a text, got {_kind(value)}.")
-    return value
+    return str(_expected(fields, path, value, (str,), "a text"))
+
+
+def _true(fields: Fields, path: str, value: Any) -> bool:
+    return bool(_expected(fields, path, value, (bool,), "true or false"))
 
 
 def _decoded(fields: Fields, path: str, text: str) -> Any:
