@@ -95,16 +95,8 @@ class RequestLog(msgspec.Struct, frozen=True):
             self.count(method, route, record.status)
         reads = method in READING and record.status < 400
         say = log.debug if reads or record.refused else log.info
-        client = scope["client"]
-        say(
-            "request",
-            request=record.id,
-            method=method,
-            route=route or scope["path"][:LONGEST_NAME],
-            key=record.key(),
-            client=client[0] if client else "",
-            **record.line(),
-        )
+        named = route or scope["path"][:LONGEST_NAME]
+        record.tell(say, method=method, route=named, client=scope["client"])
 
     def _label(self, scope: Scope) -> str | None:
         """Of the key that it came with; None where it has none that is known."""

@@ -119,15 +119,20 @@ class RequestRecord:
 
         return noted
 
-    def line(self) -> Mapping[str, Any]:
-        """What the log says of it, but for what the connection knows."""
+    def tell(
+        self, say: Callable[..., object], *, method: str, route: str, client: tuple[str, int] | None
+    ) -> None:
+        """Write its line in the log."""
         gone = "left" if not self.status else "ok" if self.status < 400 else "error"
-        return {
+        fields = {
             "status": self.status or None,
             "outcome": self.outcome or gone,
             "seconds": round(perf_counter() - self.began, 3),
             **self._fields,
         }
+        host = client[0] if client else ""
+        key = self.key()
+        say("request", request=self.id, method=method, route=route, key=key, client=host, **fields)
 
     def asks(
         self,

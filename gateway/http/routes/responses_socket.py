@@ -84,7 +84,7 @@ class Connection:
     def __init__(self, socket: AnySocket, services: Services) -> None:
         self.services = services
         self.headers: Mapping[str, str] = socket.headers
-        self.client = socket.client.host if socket.client else ""
+        self.client = socket.scope["client"]
         self.state = socket.scope["state"]
         self.held: RequestHolding = held(socket)
         self.memory = Memory(self.held)
@@ -328,14 +328,6 @@ class _Turn:
             await self._send_frames(self._making.reply.cancelled())
 
     def _log(self) -> None:
-        record, services = self._record, self._services
-        services.metrics.requested(METHOD, ROUTE, record.status)
-        log.info(
-            "request",
-            request=record.id,
-            method=METHOD,
-            route=ROUTE,
-            key=record.key(),
-            client=self._connection.client,
-            **record.line(),
-        )
+        self._services.metrics.requested(METHOD, ROUTE, self._record.status)
+        client = self._connection.client
+        self._record.tell(log.info, method=METHOD, route=ROUTE, client=client)
