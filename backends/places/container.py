@@ -119,8 +119,7 @@ class Mailbox:
         """The job is in line, or the device no longer works for it."""
         self._begun = True
         self.over = self.over or isinstance(event, Left)
-        if self._reader is not None:
-            self._wake()
+        self._wake()
 
     def let_go(self) -> None:
         """Nobody reads any more. Whoever did has this mailbox, and an exception has the frames that

@@ -40,7 +40,6 @@ from gateway.terms.events import (
     Delta,
     Event,
     Finished,
-    FinishReason,
     Parameters,
     Reasoning,
     ToolClosed,
@@ -119,7 +118,8 @@ class Choice(msgspec.Struct):
     def _last(self, ended: Ended) -> Delta:
         thought = self._phase is Reasoning and not self.splitting.in_reasoning
         in_answer = self._phase is Content or thought
-        events = self.splitting.finish(_reason(ended))
+        is_cut = ended.cause in ("max_tokens", "context_full")
+        events = self.splitting.finish("length" if is_cut else "stop")
         finished = events[-1]
         assert isinstance(finished, Finished), "it is always the last"
         events[-1] = replace(finished, stop=ended.stop_string, fault=ended.fault or None)
@@ -224,10 +224,6 @@ def _first_call(events: Sequence[Event]) -> Sequence[Event]:
         if isinstance(event, ToolClosed):
             return events[:number]
     return ()
-
-
-def _reason(ended: Ended) -> FinishReason:
-    return "length" if ended.cause in ("max_tokens", "context_full") else "stop"
 
 
 class Answer:

@@ -109,11 +109,6 @@ class Reading(msgspec.Struct, frozen=True):
         return [b"[" + b",".join(one.item for one in found) + b"]"]
 
 
-def _unanswered(request: ChatRequest) -> ChatRequest:
-    """Its prompt alone is computed, and stays in the cache."""
-    return replace(request, answering=replace(request.answering, max_tokens=0))
-
-
 async def _summary(
     chat: Callable[[Call[ChatRequest]], AbstractAsyncContextManager[Answer]],
     call: Call[ChatRequest],
@@ -215,7 +210,8 @@ class Making:
         chat = partial(self.services.chat, shown="calls", can_approve=True)
         first: Usage | None = None
         if not self.exchange.generates:
-            call = call.of(_unanswered(call.request))
+            answering = replace(call.request.answering, max_tokens=0)  # the prompt stays cached
+            call = call.of(replace(call.request, answering=answering))
         elif await self._is_long(call):
             summary, first = await _summary(self.services.pipeline.chat, call)
             self.reply.compacted(summary)
