@@ -22,6 +22,7 @@ TEST := $(VENV)/.test-$(DIGEST)
 DEV := $(VENV)/.dev-$(DIGEST)
 GPU := $(VENV)/.gpu-$(DIGEST)
 GATEWAY := $(VENV)/.gateway-$(DIGEST)
+IK := $(VENV)/ik
 
 # Each worker and each server that a test starts would compile all modules again. A server takes a
 # fifth of a second to stop, so there is a worker more than cores, up to four.
@@ -33,7 +34,7 @@ HEAVY := --ignore tests/gateway/http/test_openapi_fuzz.py --ignore tests/promise
 
 export VENV
 .NOTPARALLEL:
-.PHONY: help run test test-gateway check format lint types floors test-slow test-long test-browser test-gpu test-vulkan bench schema clean
+.PHONY: help run test test-gateway check format lint types floors test-slow test-long test-browser test-gpu test-vulkan test-ik bench schema clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -56,7 +57,7 @@ test-long: $(TEST) ## what takes minutes a test: fuzzing at length
 test-browser: $(TEST) ## the console in Chromium, which is installed if apt-get can
 	@scripts/chromium && $(PYTEST) -m browser -rs $(PARALLEL) tests/browser $(ARGS)
 
-check: format lint types floors test-slow test-browser test ## all that CI checks
+check: format lint types floors test-slow test-ik test-browser test ## all that CI checks
 
 format: $(DEV)
 	@$(BIN)/ruff format --check $(SOURCES)
@@ -81,6 +82,12 @@ test-vulkan: ## llama.cpp on Vulkan's first device, which may be Mesa's in softw
 		MESA_SHADER_CACHE_DIR=$${MESA_SHADER_CACHE_DIR:-$${XDG_CACHE_HOME:-$$HOME/.cache}/roundhouse/mesa} \
 		$(VULKAN_VENV)/bin/python -m pytest -m "vulkan and not slow" -rs tests/device $(ARGS)
 
+# In an environment of its own over the other: where it is installed, `auto` takes it in other tests, too.
+test-ik: $(IK) ## ik_llama.cpp as a second library of the llama.cpp engine
+	@$(subst $(BIN),$</bin,$(PYTEST)) -m "not long" $(PARALLEL) tests/backends/engines/llamacpp/test_ik.py \
+		tests/backends/engines/llamacpp/test_libraries.py \
+		tests/promises/test_kept.py::test_a_conversation_goes_on_after_its_worker_and_its_server_were_killed $(ARGS)
+
 bench: $(TEST) ## Roundhouse beside other servers on the bundled model
 	@$(BIN)/python -m benchmarks $(ARGS)
 
@@ -97,6 +104,13 @@ $(TEST):
 	@scripts/install $(if $(BUILD),--build) llamacpp,transformers,adapters,test
 	@$(BIN)/python -m pip install -q --no-deps -c constraints.txt exllamav2 exllamav3 # their source, for tests; not CUDA
 	@touch $@ $(RUN) $(GATEWAY)
+
+$(IK): $(TEST)
+	@$(BIN)/python -m venv --without-pip $@
+	-@$(BIN)/python -m pip --python $@/bin/python install -q --only-binary :all: --no-deps -c constraints.txt ik-llama-cpp-python
+	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+		>"$$($@/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/roundhouse.pth"
+	@touch $@
 
 $(GATEWAY):
 	@scripts/install llamacpp,test-gateway && touch $@ $(RUN)

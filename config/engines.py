@@ -72,6 +72,17 @@ class DraftOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     tokens: DraftedTokens = "auto"  # as above, of those it drafts
 
 
+class IkOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What ik_llama.cpp alone has, as its command line calls it."""
+
+    # where the tensors lie whose names match a pattern: by the first one that does
+    override_tensor: tuple[Annotated[str, Meta(pattern="^.+=.+$")], ...] = ()
+    mla: Annotated[int, Meta(ge=0, le=3)] = 3
+    fmoe: bool = True
+    rtr: bool = False
+    amb: Annotated[int, Meta(ge=0, le=2**20)] = 0  # MiB; 0: as much as it takes
+
+
 class ExLlamaV3SpeculationOptions(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 ):
@@ -119,6 +130,7 @@ class LlamaCppOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_f
     adapter_scaling: dict[str, Scaling] = {}  # of adapters, by name; of the others: 1
     # what computes it; see backends/engines/llamacpp/libraries
     library: Literal["auto", "llama.cpp", "ik"] = "auto"
+    ik: IkOptions = IkOptions()
     trial: Literal["auto", "always", "never"] = "auto"  # load it in a child process first
     # it embeds texts, and writes none; None: as the file says
     pooling: Literal["mean", "cls", "last"] | None = None

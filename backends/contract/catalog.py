@@ -180,6 +180,9 @@ class Library(msgspec.Struct, frozen=True):
     reason: str
     may_end: bool = False
 
+    def __str__(self) -> str:
+        return f"{self.name}: {self.reason}"
+
 
 class Installation(msgspec.Struct, frozen=True, kw_only=True):
     """What an engine needs of a machine besides Roundhouse."""

@@ -154,7 +154,7 @@ class Sequences(ABC, Generic[S]):
         self._slots = slots
         self._snapshots = SnapshotBudget(slots, snapshot_bytes)
         self._pace = pace
-        self._read: list[PromptRead | PutBack] = []  # to be reported at the end of the step
+        self._read: list[PromptRead | PutBack | JobFailed] = []  # to be reported at the end of the step
         self._longest = longest
         self._speculation = speculation
         self._running: dict[int, S] = {}

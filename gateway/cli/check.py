@@ -123,7 +123,7 @@ async def _formats(entries: Sequence[ModelEntry]) -> None:
             print(f"{entry.name} answers as {known.recognised.format.id}: {known.recognised.why}")
         library = BACKENDS[entry.files.backend].library(entry.files, entry.options)
         if entry.of is None and library is not None:
-            print(f"{entry.name} is computed by {library.name}: {library.reason}")
+            print(f"{entry.name} is computed by {library}")
 
 
 def _turns(together: Mapping[str, int], budgets: Mapping[str, int]) -> str:

@@ -54,18 +54,21 @@ def _listens(url: str) -> bool:
 
 def _configured(arguments: Namespace) -> list[dict[str, Any]]:
     """What a server started here would list, in the same form."""
-    from config.loader import load_config  # noqa: PLC0415 - not needed beside a server
+    from backends.contract.catalog import BACKENDS  # noqa: PLC0415 - not needed beside a server
+    from config.loader import load_config  # noqa: PLC0415
     from gateway.cli.configured import with_downloads, with_models  # noqa: PLC0415
     from gateway.registry.library import ModelLibrary  # noqa: PLC0415
 
     config = with_models(load_config(arguments.config, os.environ), ())
     library = ModelLibrary(with_downloads(config))
-    known, facts = {"state": "no server"}, ("backend", "format", "context_length", "size_bytes")
-    return [
-        {"id": entry.name, **known, **{name: getattr(entry.files, name) for name in facts}}
-        for entry in library.entries()
-        if not entry.replica_of
-    ]
+    facts, found = ("backend", "format", "context_length", "size_bytes"), []
+    for entry in library.entries():
+        if not entry.replica_of:
+            known = {name: getattr(entry.files, name) for name in facts}
+            used = BACKENDS[entry.files.backend].library(entry.files, entry.options)
+            known["library"] = str(used) if used else None
+            found.append({"id": entry.name, "state": "no server", **known})
+    return found
 
 
 def _models(cards: Sequence[Mapping[str, Any]], arguments: Namespace) -> int:
@@ -77,7 +80,9 @@ def _models(cards: Sequence[Mapping[str, Any]], arguments: Namespace) -> int:
         print("\n".join(map(_plain, names)))
         return 0
     heads = ("MODEL", "STATE", "FILES", "MEMORY", "DEVICE", "ENGINE", "CONTEXT", "UNTIL", "FITS")
-    table((*heads, "PROBLEM"), [*map(_model, cards)])
+    choice = ("COMPUTED BY",) if any(card.get("library") for card in cards) else ()
+    shown = (*heads, "PROBLEM", *choice)
+    table(shown, [_model(card)[: len(shown)] for card in cards])
     return 0
 
 
@@ -85,7 +90,7 @@ def _model(card: Mapping[str, Any]) -> tuple[Any, ...]:
     """Its row."""
     get, files = card.get, size(card.get("size_bytes"))
     known = (get("id"), _state(card), files, *_memory(card), get("backend"), get("context_length"))
-    return (*known, _until(card, get("state")), _fits(card), get("why_failed"))
+    return (*known, _until(card, get("state")), _fits(card), get("why_failed"), get("library"))
 
 
 def _state(card: Mapping[str, Any]) -> str | None:

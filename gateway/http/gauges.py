@@ -43,6 +43,7 @@ class ModelWire(msgspec.Struct, frozen=True, kw_only=True):
     progress: LoadProgress | None
     why_failed: str | None
     backend: str | None
+    library: str | None = None  # what computes it, and why, where its engine has several
     format: str | None
     architecture: str | None
     remote: bool

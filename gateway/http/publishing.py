@@ -42,8 +42,10 @@ def _update(
     overview, entry = services.registry.overview, status.entry
     cost = overview.cost(entry) if entry is not None else None
     fit = overview.fit(entry) if entry is not None else Fit(verdict="unknown")
+    facts = services.facts(status)
     model = replace(
         _model(status, known, cost, fit),
+        library=facts.library if facts else None,
         default=default in (status.id, *status.aliases),
         copy_of=services.reloader.copies.get(status.id),
         same_as=entry.of.name if entry and entry.of else None,

@@ -172,13 +172,9 @@ class Services(msgspec.Struct, frozen=True):
         if status.files is None or status.options is None or status.files.remote is not None:
             return None
         engine = self.catalog[status.files.backend]
-        facts, library = (
-            engine.files.facts(status.options),
-            engine.library(status.files, status.options),
-        )
-        if library is None:
-            return facts
-        return msgspec.structs.replace(facts, library=f"{library.name}: {library.reason}")
+        facts = engine.files.facts(status.options)
+        library = engine.library(status.files, status.options)
+        return facts if library is None else msgspec.structs.replace(facts, library=str(library))
 
     async def card(self, status: ModelStatus) -> ModelCard:
         """All that is known of a model."""

@@ -46,6 +46,7 @@ def model(name: str, size: float = 5.0, state: str = "unloaded", **more: object)
         "progress": None,
         "why_failed": None,
         "backend": "llamacpp",
+        "library": None,
         "format": "gguf",
         "architecture": "qwen3",
         "remote": False,

@@ -217,6 +217,21 @@ def test_the_hub_is_searched_by_words(
     expect(page.get_by_label("Search the hub")).to_be_visible()
 
 
+def test_a_model_says_which_library_computes_it_and_why(
+    stand: Stand, open_page: OpenPage, shoot: Shoot
+) -> None:
+    why = "it is faster for one request at a time"
+    other = reports.model("small", library=f"ik_llama.cpp: {why}")
+    server = stand(reports.snapshot(models=[other, reports.model("plain")]), ANSWERS)
+    page = open_page(f"{server.url}#/models")
+    engines = page.locator(".model .engine")
+    expect(engines.filter(has_text="ik_llama.cpp")).to_have_count(1)
+    page.get_by_role("button", name="small", exact=True).click()
+    expect(page.locator(".model-details")).to_contain_text(why)
+    check(page)
+    shoot(page, "library")
+
+
 def test_a_hub_that_is_away_says_so(stand: Stand, open_page: OpenPage) -> None:
     refusal = (503, {"error": {"message": "can't reach the hub", "code": "model_unavailable"}})
     server = stand(answers={**ANSWERS, ("GET", "/v1/admin/hub/search"): refusal})

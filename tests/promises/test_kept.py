@@ -2,7 +2,9 @@
 of the server, and for the key alone that sent it.
 """
 
+import os
 import shutil
+import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,8 @@ import pytest
 pytest.importorskip("backends.engines.llamacpp.library")
 
 import bundled
+from backends.machine import ik
+from tests.backends.places.workers import workers_of
 from tests.promises.test_nodes import there, worker
 from tests.served import Served, command, served
 
@@ -116,6 +120,37 @@ def test_a_conversation_goes_on_after_a_restart(tmp_path: Path) -> None:
         again = asked(server.client, "left")
     assert (computed(again), again["timings"]["kept_in"]) == (1, "disk")
     assert said(again) == said(first)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "library",
+    [
+        "llama.cpp",
+        pytest.param("ik", marks=pytest.mark.skipif(bool(ik.missing()), reason=ik.missing())),
+    ],
+)
+def test_a_conversation_goes_on_after_its_worker_and_its_server_were_killed(
+    tmp_path: Path, library: str
+) -> None:
+    """Whichever library computes it."""
+    config = settings(tmp_path, host="worker", folder=str(tmp_path / "kept"))
+    for model in config["models"]:
+        model["options"] |= {"library": library, "context_length": 2048, "max_concurrent": 2}
+    with served(tmp_path, config) as server:
+        first = asked(server.client, "left")
+        asked(server.client, "right")
+        assert asked(server.client, "left")["timings"]["kept_in"] == "memory"
+        (pid,) = workers_of(server.process.pid)
+        os.kill(pid, signal.SIGKILL)
+        server.log.wait_for("model unloaded", lambda record: record["why"] == "broken")
+        again = asked(server.client, "left")
+        assert (said(again), computed(again)) == (said(first), 1)
+        server.kill()
+    with served(tmp_path, config) as server:
+        again = asked(server.client, "left")
+        assert (computed(again), again["timings"]["kept_in"]) == (1, "disk")
+        assert said(again) == said(first)
 
 
 def test_more_conversations_than_slots_go_on_and_side_jobs_push_none_out(tmp_path: Path) -> None:

@@ -414,6 +414,11 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
         if isinstance(found, Coming):
             return False
         slot, source = self._slots[placement.slot], self._slots[placement.source]
+        try:
+            self._context.reserve(slot.index)
+        except OutOfMemory as error:  # the others go on
+            self._read.append(JobFailed(running.key, error))
+            return False
         self._put_away({slot.index, source.index})
         if found is not None:
             self._restore(slot, found, running, placement.parted)

@@ -19,14 +19,14 @@ import numpy as np
 from backends.contract.catalog import ModelFiles
 from backends.contract.errors import GenerationFailed, LoadFailed, OutOfMemory
 from backends.engines.llamacpp import loading
-from backends.engines.llamacpp.files import fitted
+from backends.engines.llamacpp.files import fitted, layers_on_cards
 from backends.engines.llamacpp.layout import cache_layout, context_length
-from backends.engines.llamacpp.libraries import RIGHT_ROWS, WRONG
+from backends.engines.llamacpp.libraries import RIGHT_ROWS, WRONG, on_cpu
 from backends.engines.llamacpp.library import Context, differences
 from backends.engines.llamacpp.loading import LlamaModel
 from backends.engines.llamacpp.rows import draw_among
 from backends.engines.threads import most
-from backends.machine import ik
+from backends.machine import devices, ik
 from config.engines import LlamaCppOptions
 
 # See `library.DEFAULTS`.
@@ -65,6 +65,12 @@ _state_set = _function("llama_state_seq_set_data", _SIZE, _POINTER, _POINTER, _S
 _set_threads = _function("llama_set_n_threads", None, _POINTER, ctypes.c_uint32, ctypes.c_uint32)
 _log_set = _function("llama_log_set", None, type(loading.LISTENER), _POINTER)
 _system_info = _function("llama_print_system_info", ctypes.c_char_p)
+_supports_gpu_offload = _function("llama_supports_gpu_offload", ctypes.c_bool)
+_main_memory = _function("ggml_backend_cpu_buffer_type", _POINTER)
+_backends = _function("ggml_backend_reg_get_count", _SIZE)
+_buffers_of = _function("ggml_backend_reg_get_default_buffer_type", _POINTER, _SIZE)
+_name_of = _function("ggml_backend_buft_name", ctypes.c_char_p, _POINTER)
+ALL, MOST_CARDS = 1 << 15, 16  # layers; GGML_CUDA_MAX_DEVICES
 
 
 def load(
@@ -83,7 +89,7 @@ def load(
         model = _load_model(files, options, progress)
         held.callback(bindings.llama_free_model, model)
         slots = cache_layout(files, options).slots
-        contexts = Contexts(model, _parameters(files, options), slots, vocabulary.size)
+        contexts = Contexts(model, context_parameters(files, options), slots, vocabulary.size)
         held.callback(contexts.free)
         contexts.of(0)  # whether there is memory for it
         info = loading.info_of(vocabulary, files, options, None)
@@ -97,11 +103,9 @@ def load(
 def _load_model(
     files: ModelFiles, options: LlamaCppOptions, progress: Callable[[float], bool]
 ) -> int:
-    if options.mmap:
+    params = model_parameters(files, options)
+    if params.use_mmap:
         loading.warn_of_writers(files)
-    params = bindings.llama_model_default_params()
-    params.n_gpu_layers = 0
-    params.use_mmap, params.use_mlock = options.mmap, options.mlock
     callback = bindings.llama_progress_callback(lambda done, _data: progress(done))
     params.progress_callback = callback
     model = bindings.llama_model_load_from_file(str(files.path).encode(), params)
@@ -110,11 +114,48 @@ def _load_model(
     return int(model)
 
 
-def _parameters(files: ModelFiles, options: LlamaCppOptions) -> Any:
+def model_parameters(files: ModelFiles, options: LlamaCppOptions) -> Any:
+    """Raises LoadFailed for a place that there isn't."""
+    params, ours = bindings.llama_model_default_params(), options.ik
+    if not on_cpu(options):
+        _use_cards(params, options)
+    # What is repacked isn't what is mapped.
+    params.use_mmap, params.use_mlock = options.mmap and not ours.rtr, options.mlock
+    params.repack_tensors, params.mla, params.amb = ours.rtr, ours.mla, ours.amb
+    loading.place(params, _overrides(files, options))
+    return params
+
+
+def _use_cards(params: Any, options: LlamaCppOptions) -> None:
+    """As `files.placements` counts on. Raises LoadFailed."""
+    if not _supports_gpu_offload():
+        raise LoadFailed("this ik_llama.cpp was built without cards: set gpu_layers: 0")
+    layers, cards = layers_on_cards(options), list(devices.of_llamacpp())[:MOST_CARDS]
+    params.n_gpu_layers = ALL if layers < 0 else layers
+    parts = loading.parts_of_cards(options, cards)
+    params.tensor_split = (ctypes.c_float * MOST_CARDS)(*(parts.get(card, 0.0) for card in cards))
+
+
+def _overrides(files: ModelFiles, options: LlamaCppOptions) -> list[loading.Override]:
+    """Where tensors lie that are placed by their names. Raises LoadFailed."""
+    known = [_main_memory(), *map(_buffers_of, range(_backends()))]
+    places = {_name_of(kind).decode(): kind for kind in known}
+    found = []
+    for text in options.ik.override_tensor:
+        pattern, _, name = text.rpartition("=")
+        if name not in places:
+            raise LoadFailed(f"ik.override_tensor: {name!r} is none of {', '.join(places)}")
+        found.append(loading.Override(pattern.encode(), places[name]))
+    return [*found, *loading.without_experts(files, options, known[0])]
+
+
+def context_parameters(files: ModelFiles, options: LlamaCppOptions) -> Any:
     """Of each context."""
     params = bindings.llama_context_default_params()
     params.n_ctx = context_length(files, options)
     params.n_seq_max, params.flash_attn = 1, True
+    params.mla_attn, params.attn_max_batch = options.ik.mla, options.ik.amb
+    params.fused_moe_up_gate = options.ik.fmoe
     params.n_batch = options.batch_size
     rows = RIGHT_ROWS if WRONG.intersection(files.types) else options.micro_batch_size
     params.n_ubatch = min(rows, options.batch_size)
@@ -161,6 +202,9 @@ class Contexts(Context):
                 raise OutOfMemory(f"not enough memory for a sequence: {loading.last_errors()}")
             _set_threads(context, *self._threads)
         return context
+
+    def reserve(self, sequence: int) -> None:
+        self.of(sequence)
 
     def llama_decode(self, _context: Context, batch: Any) -> int:
         """Each sequence's rows, which are neighbours, by themselves. Raises GenerationFailed, also
@@ -229,6 +273,9 @@ class Contexts(Context):
         self, _context: Context, data: Any, size: int, sequence: int, flags: int
     ) -> int:
         return int(_state_set(self.of(sequence), data, size, 0, flags))
+
+    def llama_synchronize(self, _context: Context) -> None:
+        """Rows that are read are waited for."""
 
     # What it is not asked to be: see `libraries.check`.
     def llama_get_model(self, _context: Context) -> int:

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 
+from msgspec.structs import asdict
+
 from backends.contract.catalog import Library, ModelFiles
 from backends.contract.errors import BackendMissing, LoadFailed
 from backends.machine import ggml, ik
-from config.engines import LlamaCppOptions
+from config.engines import IkOptions, LlamaCppOptions
 
 IK, LLAMA_CPP = "ik_llama.cpp", "llama.cpp"
 FIRST_OF_IK = 97  # the first ggml_type that llama.cpp doesn't know
@@ -15,6 +17,7 @@ WRONG, RIGHT_ROWS = frozenset({3, 7}), 31
 # What it was compared with llama.cpp on: types up to BF16, and architectures.
 TYPES = frozenset({0, 1, 2, 6, 8, 10, 11, 12, 13, 14, 20, 23, 30})
 ARCHITECTURES = frozenset({"llama", "qwen2", "qwen3"})
+_PLAIN = asdict(IkOptions())
 
 
 def uses_ik(files: ModelFiles, options: LlamaCppOptions) -> bool:
@@ -49,8 +52,17 @@ def _ik(reason: str) -> Library:
 
 
 def check(files: ModelFiles, options: LlamaCppOptions) -> None:
-    """Raises BackendMissing or LoadFailed where ik_llama.cpp is chosen and can't be used."""
-    if not uses_ik(files, options):
+    """Raises BackendMissing or LoadFailed where ik_llama.cpp is chosen and can't be used, or isn't,
+    and is wanted for an option.
+    """
+    found = chosen(files, options)
+    if not found.may_end:
+        given = (name for name, value in asdict(options.ik).items() if value != _PLAIN[name])
+        if (name := next(given, None)) is not None:
+            raise LoadFailed(
+                f"ik.{name} is {IK}'s alone, and {LLAMA_CPP} computes {files.path.name}: "
+                f"{found.reason}. Leave it out, or set library: ik"
+            )
         return
     if reason := ik.missing():
         raise BackendMissing(f"{files.path.name} needs {IK}: {reason}")
@@ -67,7 +79,9 @@ def _lacking(files: ModelFiles, options: LlamaCppOptions) -> str:
     """What ik_llama.cpp can't do, or isn't asked to."""
     return _first(
         {
-            "cards (gpu_layers: 0 leaves them out)": not on_cpu(options),
+            "cards (gpu_layers: 0 leaves them out; with a build for cards: library: ik)": (
+                options.library != "ik" and not on_cpu(options)
+            ),
             "images (vision)": options.vision and bool(files.projector or options.mmproj),
             "adapters": bool(options.adapters),
             "a draft model": options.draft.model is not None,

@@ -348,7 +348,7 @@ def refuse_the_impossible(files: ModelFiles, options: LlamaCppOptions) -> None:
             f"{need.cache:,} bytes, the machine has {there:,}"
         )
     size = keys_of_a_layer(files, options)
-    for card in _parts(options, list(devices.of_llamacpp())) if on_device(options) else ():
+    for card in parts_of_cards(options, list(devices.of_llamacpp())) if on_device(options) else ():
         if not ggml.here().takes(devices.of_llamacpp()[card], size):
             raise OutOfMemory(
                 f"not enough memory for {files.path.name}: with a KV cache of {layout.cells:,} "
@@ -366,7 +366,7 @@ def load_model(
         warn_of_writers(files)
     params = api.llama_model_default_params()
     params.n_gpu_layers = layers_on_cards(options)
-    _leave_experts(params, layers_without_experts(files, options))
+    place(params, without_experts(files, options, ggml.here().main_memory()))
     params.load_mode = (
         options.mmap * api.LLAMA_LOAD_MODE_MMAP + options.mlock * api.LLAMA_LOAD_MODE_MLOCK
     )
@@ -469,7 +469,7 @@ def _spread(params: Any, options: LlamaCppOptions) -> None:
     how to split, which it would do by what is free at the moment.
     """
     known = devices.of_llamacpp()
-    parts = _parts(options, list(known)) if options.gpu_layers else {}
+    parts = parts_of_cards(options, list(known)) if options.gpu_layers else {}
     if options.gpu_layers and not parts:
         return  # what shares main memory, if anything
     chosen = [_handle(name) for name in parts]
@@ -479,27 +479,32 @@ def _spread(params: Any, options: LlamaCppOptions) -> None:
     params.tensor_split = (ctypes.c_float * api.llama_max_devices())(*numbers)
 
 
-class _Override(ctypes.Structure):
+class Override(ctypes.Structure):
     """llama_model_tensor_buft_override, which the bindings don't have."""
 
     _fields_ = (("pattern", ctypes.c_char_p), ("buffer_type", ctypes.c_void_p))
 
 
-def _leave_experts(params: Any, layers: Sequence[int]) -> None:
-    """Of these layers in main memory, wherever the rest of them lies."""
-    if not layers:
-        return
-    numbers = "|".join(map(str, layers))
-    pattern = rf"blk\.({numbers}){EXPERTS}".encode()
-    params.overrides = (_Override * 2)(_Override(pattern, ggml.here().main_memory()))
-    params.tensor_buft_overrides = ctypes.addressof(params.overrides)  # a null pattern ends it
+def without_experts(
+    files: ModelFiles, options: LlamaCppOptions, main_memory: int
+) -> list[Override]:
+    """Experts that lie there, wherever the rest of their layers does."""
+    numbers = "|".join(map(str, layers_without_experts(files, options)))
+    return [Override(rf"blk\.({numbers}){EXPERTS}".encode(), main_memory)] if numbers else []
+
+
+def place(params: Any, overrides: Sequence[Override]) -> None:
+    """Where tensors lie; the first that matches one counts."""
+    if overrides:
+        params.overrides = (Override * (len(overrides) + 1))(*overrides)  # a null pattern ends it
+        params.tensor_buft_overrides = ctypes.addressof(params.overrides)
 
 
 def _handle(card: str) -> int:
     return ggml.here().handles()[devices.of_llamacpp()[card]]
 
 
-def _parts(options: LlamaCppOptions, cards: Sequence[str]) -> Mapping[str, float]:
+def parts_of_cards(options: LlamaCppOptions, cards: Sequence[str]) -> Mapping[str, float]:
     """A number for each card that is used."""
     if any(options.tensor_split):  # as it is: whole numbers are layers
         return {card: part for card, part in zip(cards, options.tensor_split, strict=False) if part}
@@ -600,7 +605,7 @@ def _open_projector(
     mtmd.mtmd_helper_log_set(LISTENER, None)  # sets mtmd's own with it
     params = mtmd.mtmd_context_params_default()
     params.use_gpu = on_device(options)
-    if params.use_gpu and (cards := _parts(options, list(devices.of_llamacpp()))):
+    if params.use_gpu and (cards := parts_of_cards(options, list(devices.of_llamacpp()))):
         params.device = _handle(next(iter(cards)))  # where the model begins
     params.print_timings = False
     params.n_threads = most(batch_threads(options))

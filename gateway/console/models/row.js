@@ -23,7 +23,7 @@ export function ModelRow({ model, isExplained = false }) {
       <div class="model-name" role="cell"><${Dot} state=${model.state} words=${model.state} /><div class="grow">
         <button class="name" aria-expanded=${isOpen} onClick=${() => setOpen(!isOpen)}>${model.id}</button>
         <div class="model-tags"><${Tags} model=${model} /></div></div></div>
-      <div class="engine soft" role="cell"><div class="cut">${model.remote ? "remote" : model.backend ?? "–"}</div><div class="faint small cut">${model.format}</div></div>
+      <div class="engine soft" role="cell"><div class="cut">${model.remote ? "remote" : model.backend ?? "–"}</div><div class="faint small cut" title=${model.library ?? ""}>${[model.format, model.library?.split(":")[0]].filter(Boolean).join(", ")}</div></div>
       <div class="context num soft" role="cell">${tokens(model.context_length)}</div>
       <div class="size num soft" role="cell">${bytes(model.size_bytes)}</div>
       <div class="costs num" role="cell">${Object.entries((!model.same_as && model.cost) || {}).map(([device, cost]) => html`<span key=${device}><span>${device}</span><span>${bytes(cost)}</span></span>`)}</div>
@@ -80,7 +80,7 @@ function Actions({ model, onDialog }) {
 function Details({ model }) {
   const { parts } = model;
   const facts = [
-    ["File", model.file], ["Other names", model.aliases.join(", ")], ["Architecture", model.architecture], ["Context", model.context_length && `${count(model.context_length)} tokens`],
+    ["File", model.file], ["Other names", model.aliases.join(", ")], ["Architecture", model.architecture], ["Computed by", model.library], ["Context", model.context_length && `${count(model.context_length)} tokens`],
     ["Parallel requests", model.slots], ["Idle time", model.ttl < 0 ? "never unloaded" : seconds(model.ttl)],
     ["Loaded at", model.loaded_at && clock(model.loaded_at)], ["Load time", model.load_seconds && seconds(model.load_seconds)],
   ];

@@ -103,6 +103,25 @@ def test_without_a_server_and_a_configuration_it_is_the_bundled_model(
     assert bundled.GGUF.stem in says(capsys, "models", "--url", "http://127.0.0.1:9")
 
 
+def test_what_computes_a_model_is_said_wherever_it_is_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of an engine with several libraries, with a server and without, installed or not."""
+    ik = {"name": "other", "path": str(bundled.GGUF), "options": {"library": "ik"}}
+    settings, why = {"models": [ik]}, "ik_llama.cpp: the options say so"
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump(settings))
+    assert f"other is computed by {why}" in says(capsys, "check", "--config", str(config))
+    nowhere = ("--config", str(config), "--url", "http://127.0.0.1:9")
+    [listed] = columns(says(capsys, "models", *nowhere))
+    assert listed["COMPUTED BY"] == why
+    with served(tmp_path, settings) as server:
+        [listed] = columns(says(capsys, "models", "--url", server.url))
+        assert listed["COMPUTED BY"] == why
+        [shown] = server.client.get("/v1/admin/models").json()["models"]
+        assert (shown["id"], shown["library"]) == ("other", why)
+
+
 def test_no_server_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ps", "--url", "http://127.0.0.1:9"]) == 1
     assert "no server answers at http://127.0.0.1:9" in capsys.readouterr().err

@@ -3,26 +3,30 @@ Where its wheel is installed: `scripts/install ik`.
 """
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
+import psutil
 import pytest
 
 import bundled
 from backends.contract import catalog
-from backends.contract.errors import EngineLost
+from backends.contract.errors import EngineLost, LoadFailed, OutOfMemory
 from backends.contract.protocol import Generation, ModelContainer
 from backends.contract.samplers import Sampling
+from backends.engines.engine import JobFailed, Token
 from backends.machine import ik
 from backends.places.container import PortContainer
 from backends.places.kept.store import KeptStore
-from config.engines import LlamaCppOptions, SpeculationOptions
-from tests.backends import random_gguf
+from config.engines import IkOptions, LlamaCppOptions, SpeculationOptions
+from tests.backends import gguf_grown, random_gguf
 from tests.backends.batching import BATCHING, GREETING, STORY
 from tests.backends.constrained import PROMISES as CONSTRAINED
 from tests.backends.container_contract import PROMISES, Subject, run, text_of
@@ -94,6 +98,74 @@ def test_what_is_put_back_from_the_store_is_what_would_be_computed(model: Path) 
 @pytest.mark.slow
 def test_fifty_conversations_say_the_same_after_their_model_was_away(model: Path) -> None:
     texts_after_swaps(lambda: engine(model, SHORT), swapped)
+
+
+def test_a_sequence_without_memory_fails_alone(model: Path) -> None:
+    """Its neighbour's answer goes on."""
+    job = Generation(prompt=(1, 2, 3), sampling=Sampling(temperature=0), max_tokens=40)
+    with engine(model, msgspec.structs.replace(SHORT, context_length=60_000)) as tested:
+        tested.admit(0, job)
+        tested.step()
+        with room_for(8 << 20):
+            tested.admit(1, job)
+            failed = [one for one in tested.step() if isinstance(one, JobFailed)]
+            assert [(one.key, type(one.error)) for one in failed] == [(1, OutOfMemory)]
+            tested.release(1)
+            assert [one.key for one in tested.step() if isinstance(one, Token)] == [0]
+        tested.admit(2, job)
+        assert {one.key for _ in range(3) for one in tested.step()} == {0, 2}
+
+
+@contextmanager
+def room_for(size: int) -> Iterator[None]:
+    """This process gets no more bytes than so many."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (psutil.Process().memory_info().vms + size, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("qwen3moe", IkOptions(fmoe=False)),
+        ("qwen3moe", IkOptions(rtr=True)),
+        ("qwen3moe", IkOptions(override_tensor=("exps=CPU", r"blk\.0=CPU"))),
+        ("deepseek2", IkOptions(mla=1)),
+        ("deepseek2", IkOptions(mla=0, amb=64)),
+    ],
+)
+def test_its_own_options_change_how_it_computes_and_not_what(
+    tmp_path: Path, kind: str, options: IkOptions
+) -> None:
+    path = gguf_grown.write(kind, tmp_path / "model.gguf")
+    given = msgspec.structs.replace(SHORT, ik=options)
+    assert tried(path, given, jobs=10, cold=ALONE, close=ROUNDED) > 10
+
+
+def test_its_own_options_arrive(model: Path) -> None:
+    from backends.engines.llamacpp.ik import context_parameters, model_parameters
+
+    found = catalog.recognise(model)
+    assert found is not None
+    ours = IkOptions(override_tensor=("exps=CPU",), mla=1, fmoe=False, rtr=True, amb=64)
+    for options in (ALONE, msgspec.structs.replace(ALONE, ik=ours)):
+        of_model, own = model_parameters(found, options), options.ik
+        assert bool(of_model.tensor_buft_overrides) == bool(own.override_tensor)
+        repacked = of_model.repack_tensors, not of_model.use_mmap
+        assert (*repacked, of_model.mla, of_model.amb) == (own.rtr, own.rtr, own.mla, own.amb)
+        of_context = context_parameters(found, options)
+        assert of_context.fused_moe_up_gate == own.fmoe
+        assert (of_context.mla_attn, of_context.attn_max_batch) == (own.mla, own.amb)
+
+
+def test_a_place_that_there_is_not_is_refused(model: Path) -> None:
+    nowhere = msgspec.structs.replace(ALONE, ik=IkOptions(override_tensor=("exps=CUDA7",)))
+    with (
+        pytest.raises(LoadFailed, match=r"ik\.override_tensor: 'CUDA7' is none of CPU"),
+        engine(model, nowhere),
+    ):
+        pass
 
 
 @pytest.fixture

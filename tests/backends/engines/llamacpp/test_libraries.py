@@ -15,7 +15,7 @@ from backends.engines.llamacpp.files import recognise
 from backends.engines.llamacpp.layout import cache_layout
 from backends.engines.llamacpp.libraries import IK, check, choice, chosen
 from backends.machine import ik
-from config.engines import DraftOptions, LlamaCppOptions
+from config.engines import DraftOptions, IkOptions, LlamaCppOptions
 
 INSTALLED = pytest.mark.skipif(bool(ik.missing()), reason="ik_llama.cpp isn't installed")
 MISSING = pytest.mark.skipif(not ik.missing(), reason="ik_llama.cpp is installed")
@@ -78,6 +78,16 @@ def test_what_it_alone_reads_is_computed_by_it_whatever_is_asked(files: ModelFil
     for options in (ALONE, LlamaCppOptions(), LlamaCppOptions(library="llama.cpp")):
         assert chosen(foreign, options).name == IK
         assert chosen(foreign, options).may_end
+
+
+@pytest.mark.parametrize("option", ["override_tensor", "mla", "fmoe", "rtr", "amb"])
+def test_what_only_ik_has_is_refused_where_llama_cpp_computes(
+    files: ModelFiles, option: str
+) -> None:
+    value = {"override_tensor": ("exps=CPU",), "fmoe": False, "rtr": True}.get(option, 1)
+    given = LlamaCppOptions(library="llama.cpp", ik=IkOptions(**{option: value}))  # type: ignore[arg-type]
+    with pytest.raises(LoadFailed, match=rf"ik\.{option} is ik_llama\.cpp's alone"):
+        check(files, given)
 
 
 def test_each_request_has_a_whole_context(files: ModelFiles) -> None:
