@@ -69,6 +69,7 @@ FURTHER: dict[str, dict[str, Any]] = {
 }
 # Tensors that the loader lets be missing and the graph doesn't.
 NEEDED: dict[str, tuple[str, ...]] = {
+    "deepseek2": ("output.weight",),  # by ik_llama.cpp
     "falcon-h1": tuple(f"blk.{layer}.ssm_conv1d.bias" for layer in range(LAYERS)),
     "granitehybrid": ("blk.0.ssm_conv1d.bias", "blk.2.ssm_conv1d.bias"),
     "nemotron_h": ("blk.0.ssm_conv1d.bias",),

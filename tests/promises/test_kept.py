@@ -139,7 +139,7 @@ def test_a_conversation_goes_on_after_its_worker_and_its_server_were_killed(
         model["options"] |= {"library": library, "context_length": 2048, "max_concurrent": 2}
     with served(tmp_path, config) as server:
         first = asked(server.client, "left")
-        asked(server.client, "right")
+        assert server.client.post("/models/unload", json={"model": "left"}).status_code == 200
         assert asked(server.client, "left")["timings"]["kept_in"] == "memory"
         (pid,) = workers_of(server.process.pid)
         os.kill(pid, signal.SIGKILL)
