@@ -86,7 +86,7 @@ test-vulkan: ## llama.cpp on Vulkan's first device, which may be Mesa's in softw
 test-ik: $(IK) ## ik_llama.cpp as a second library of the llama.cpp engine
 	@$(subst $(BIN),$</bin,$(PYTEST)) -m "not long" $(PARALLEL) tests/backends/engines/llamacpp/test_ik.py \
 		tests/backends/engines/llamacpp/test_libraries.py \
-		tests/promises/test_kept.py::test_a_conversation_goes_on_after_its_worker_and_its_server_were_killed $(ARGS)
+		tests/promises/test_kept.py::test_a_conversation_goes_on_after_its_worker_was_killed_and_after_a_restart $(ARGS)
 
 bench: $(TEST) ## Roundhouse beside other servers on the bundled model
 	@$(BIN)/python -m benchmarks $(ARGS)

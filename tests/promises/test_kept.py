@@ -130,11 +130,12 @@ def test_a_conversation_goes_on_after_a_restart(tmp_path: Path) -> None:
         pytest.param("ik", marks=pytest.mark.skipif(bool(ik.missing()), reason=ik.missing())),
     ],
 )
-def test_a_conversation_goes_on_after_its_worker_and_its_server_were_killed(
+def test_a_conversation_goes_on_after_its_worker_was_killed_and_after_a_restart(
     tmp_path: Path, library: str
 ) -> None:
     """Whichever library computes it."""
     config = settings(tmp_path, host="worker", folder=str(tmp_path / "kept"))
+    config["swap"]["backoff"] = 0.0
     for model in config["models"]:
         model["options"] |= {"library": library, "context_length": 2048, "max_concurrent": 2}
     with served(tmp_path, config) as server:
@@ -146,7 +147,7 @@ def test_a_conversation_goes_on_after_its_worker_and_its_server_were_killed(
         server.log.wait_for("model unloaded", lambda record: record["why"] == "broken")
         again = asked(server.client, "left")
         assert (said(again), computed(again)) == (said(first), 1)
-        server.kill()
+        assert server.stop() == 0
     with served(tmp_path, config) as server:
         again = asked(server.client, "left")
         assert (computed(again), again["timings"]["kept_in"]) == (1, "disk")
