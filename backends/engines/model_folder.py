@@ -73,19 +73,24 @@ def _interspersed(text: Fields, layers: int) -> int | None:
 
 
 def state_bytes(text: Fields) -> int:
-    """What one sequence keeps in one recurrent layer, at 32 bits: the state, and the last inputs of
-    the convolution before it.
+    """What one sequence keeps in one recurrent layer, at 32 bits."""
+    return 4 * sum(state_values(text))
+
+
+def state_values(text: Fields) -> tuple[int, int]:
+    """What one sequence keeps in one recurrent layer: values of the state, and of the last inputs
+    of the convolution before it.
     """
     kernel = first_number(text, KERNELS, 4)
     if heads := number(text, "linear_num_value_heads"):  # a gated delta rule
         key, value = (number(text, f"linear_{one}_head_dim") for one in ("key", "value"))
         keys = number(text, "linear_num_key_heads") * key
-        return 4 * (heads * key * value + (2 * keys + heads * value) * kernel)
+        return heads * key * value, (2 * keys + heads * value) * kernel
     if "conv_L_cache" in text or "block_multiple_of" in text:  # LFM2: a convolution alone
-        return 4 * number(text, "hidden_size") * first_number(text, ("conv_L_cache",), 3)
+        return 0, number(text, "hidden_size") * first_number(text, ("conv_L_cache",), 3)
     inner, state = _inner(text), _state(text)
     seen = inner + 2 * first_number(text, GROUPS, 0) * state
-    return 4 * (inner * state + seen * kernel) if state else 0
+    return (inner * state, seen * kernel) if state else (0, 0)
 
 
 def scan_bytes(text: Fields) -> int:

@@ -407,21 +407,12 @@ def _recurrent_layers(text: Fields) -> int:
 
 def state_bytes(text: Fields) -> int:
     """Of one sequence in one recurrent layer: its rows of the state at 16 bits (Mamba's at 32), and
-    what its convolution has seen.
+    what its convolution has seen, of which something is there in any case.
     """
-    if heads := number(text, "linear_num_value_heads"):
-        key, value = number(text, "linear_key_head_dim"), number(text, "linear_value_head_dim")
-        seen = 2 * number(text, "linear_num_key_heads") * key + heads * value
-        return ROWS * heads * key * value * 2 + seen * _kernel(text) * 2
-    if heads := number(text, "mamba_num_heads"):
-        width, state = number(text, "mamba_head_dim"), number(text, "ssm_state_size")
-        seen = heads * width + 2 * number(text, "n_groups") * state
-        return ROWS * heads * width * state * 4 + seen * _kernel(text) * 2
-    return number(text, "hidden_size") * _kernel(text) * 2
-
-
-def _kernel(text: Fields) -> int:
-    return first_number(text, ("linear_conv_kernel_dim", "conv_kernel", "conv_L_cache"), 4)
+    state, seen = model_folder.state_values(text)
+    width = 2 if number(text, "linear_num_value_heads") else 4
+    seen = seen or number(text, "hidden_size") * first_number(text, model_folder.KERNELS, 4)
+    return ROWS * state * width + 2 * seen
 
 
 def drafted_by(config: Fields) -> int:
