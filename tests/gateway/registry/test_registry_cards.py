@@ -206,3 +206,14 @@ async def test_a_model_is_loaded_anew_where_it_takes_turns_with_others() -> None
         registry.apply(registry.prepare(config, None), config)
         await registry.load("a10")
         assert engine.present.keys() == {"a10"}
+
+
+async def test_what_is_loaded_is_known_as_it_was_measured_before_it_is_asked_for_again() -> None:
+    """By all its ways to lie: the next request is granted without planning it."""
+    engine = CardEngine()
+    engine._real = {"a60": 70}  # noqa: SLF001 - bytes that it takes
+    async with registry_of("a60", engine=engine, gauge=CardGauge(engine)) as registry:
+        await registry.load("a60")
+        record = registry._scheduler.residency("a60")  # noqa: SLF001
+        assert record is not None
+        assert (record.model.need, record.model.others[0]) == ({"cuda:0": 70}, {"cuda:1": 70})
