@@ -272,6 +272,13 @@ class Fields(msgspec.Struct, frozen=True):
         """The error for the field at `path`, by the name that the client knows."""
         return InvalidRequest.at(self._as_written(path), message)
 
+    def meant(self, path: str, word: str | None, words: Mapping[str, T]) -> T:
+        """What `words` say of `word`. Raises InvalidRequest, which names them, for another."""
+        if word is None or word not in words:
+            names = ", ".join(map(repr, words))
+            raise self.wrong(path, f"Expected one of {names}, got {word!r:.64}.")
+        return words[word]
+
     def unapplied(self, known: frozenset[str]) -> tuple[Unapplied, ...]:
         """Fields that are not read here: the first `MOST_NAMED` of them. Empty values ask for
         nothing.

@@ -125,15 +125,12 @@ class ErrorEnvelope(msgspec.Struct, frozen=True):
 
 def envelope(error: GatewayError) -> ErrorEnvelope:
     """`error` as sent to a client."""
-    prompt, context = _lengths(error)
-    return ErrorEnvelope(alike(ErrorDetail, error)(n_prompt_tokens=prompt, n_ctx=context))
-
-
-def _lengths(error: GatewayError) -> tuple[int | UnsetType, int | UnsetType]:
     match error:
         case ContextLengthExceeded(prompt_tokens=int(prompt), context_length=int(context)):
-            return prompt, context
-    return UNSET, UNSET
+            detail = alike(ErrorDetail, error)(n_prompt_tokens=prompt, n_ctx=context)
+        case _:
+            detail = alike(ErrorDetail, error)()
+    return ErrorEnvelope(detail)
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):

@@ -431,16 +431,12 @@ def context_length(status: ModelStatus) -> int | None:
 
 def status_wire(status: ModelStatus) -> StatusWire:
     """A draining model counts as loaded, and one that failed as not loaded."""
-    values: dict[str, Literal["unloaded", "loading", "loaded"]] = {
-        "loading": "loading",
-        "loaded": "loaded",
-        "draining": "loaded",
-    }
+    value: Literal["unloaded", "loading", "loaded"] = "unloaded"
+    if status.state in ("loading", "loaded", "draining"):
+        value = "loading" if status.state == "loading" else "loaded"
     progress = status.progress
     percent = 100 * progress.done // progress.total if progress and progress.total > 0 else None
-    return StatusWire(
-        value=values.get(status.state, "unloaded"), failed=status.state == "failed", percent=percent
-    )
+    return StatusWire(value=value, failed=status.state == "failed", percent=percent)
 
 
 def _parameters(

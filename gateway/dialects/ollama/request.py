@@ -148,9 +148,7 @@ def read_turns(fields: Fields, turns: Sequence[MessageWire]) -> tuple[Message, .
     found = []
     for k, wire in enumerate(turns):
         path = f"messages[{k}]"
-        if (role := ROLES.get(wire.role)) is None:
-            names = ", ".join(repr(name) for name in ROLES)
-            raise fields.wrong(f"{path}.role", f"Expected one of {names}, got {wire.role!r:.64}.")
+        role = fields.meant(f"{path}.role", wire.role, ROLES)
         message = Message(
             role=role,
             parts=read_parts(path, wire.content or "", wire.images or ()),

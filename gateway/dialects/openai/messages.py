@@ -1,6 +1,6 @@
 """Parses the conversation and its tools from OpenAI's format. Knows no template."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -199,8 +199,7 @@ def _unapplied(wire: ConversationWire) -> Iterator[Unapplied]:
 
 
 def _message(fields: Fields, path: str, wire: MessageWire) -> Message:
-    if (role := ROLES.get(wire.role)) is None:
-        raise fields.wrong(f"{path}.role", f"Expected one of {_listed(ROLES)}, got {wire.role!r}.")
+    role = fields.meant(f"{path}.role", wire.role, ROLES)
     return Message(
         role=role,
         parts=_parts(fields, f"{path}.content", wire.content),
@@ -245,7 +244,8 @@ def _part(fields: Fields, path: str, wire: PartWire) -> Part:
 
 def _image(fields: Fields, path: str, url: str) -> ImagePart:
     if not url.startswith(IMAGE_SCHEMES):
-        raise fields.wrong(path, f"Expected a URL that starts with {_listed(IMAGE_SCHEMES)}.")
+        names = ", ".join(map(repr, IMAGE_SCHEMES))
+        raise fields.wrong(path, f"Expected a URL that starts with {names}.")
     return ImagePart(url)
 
 
@@ -343,7 +343,3 @@ def _among(
     allowed = tuple(tool for tool in tools if tool.name in names)
     mode = read_choice_mode(fields, f"{path}.mode", wire.mode, allowed)
     return mode, frozenset(tool.name for tool in allowed)
-
-
-def _listed(names: Mapping[str, Any] | Sequence[str]) -> str:
-    return ", ".join(repr(name) for name in names)

@@ -400,10 +400,7 @@ def _with_prefix(messages: tuple[Message, ...], prefix: str) -> tuple[Message, .
 def read_thinking(fields: Fields) -> Thinking:
     """The reasoning options in `fields`; flat ones go before `reasoning`. Raises InvalidRequest."""
     wire = fields.read(ThinkingWire)
-    if (shown := _SHOWN.get(wire.reasoning_format)) is None:
-        names = ", ".join(repr(name) for name in _SHOWN)
-        message = f"Expected one of {names}, got {wire.reasoning_format!r}."
-        raise fields.wrong("reasoning_format", message)
+    shown = fields.meant("reasoning_format", wire.reasoning_format, _SHOWN)
     if wire.reasoning.exclude or not wire.include_reasoning:
         shown = "hidden"
     effort = wire.reasoning_effort or wire.reasoning.effort

@@ -60,10 +60,12 @@ def summary_asked(request: ChatRequest) -> ChatRequest:
 
 
 def summary_of(deltas: Sequence[Delta]) -> str:
-    """What was said in them."""
-    return "".join(
-        event.text for delta in deltas for event in delta.events if isinstance(event, Content)
-    ).strip()
+    """What was said in them. Raises InternalError where that is nothing."""
+    events = (event for delta in deltas for event in delta.events)
+    summary = "".join(event.text for event in events if isinstance(event, Content)).strip()
+    if not summary:
+        raise InternalError("The model wrote no summary.")
+    return summary
 
 
 class CompactReply(Reply):
@@ -88,9 +90,8 @@ class CompactReply(Reply):
 
     def whole(self, usage: Usage) -> bytes:
         """The JSON body. Raises InternalError where the model said nothing."""
-        if not (summary := summary_of(self._deltas)):
-            raise InternalError("The model wrote no summary.")
-        item = CompactionItem(id=f"cmp_{self._new_id()}", encrypted_content=packed(summary))
+        summary = packed(summary_of(self._deltas))
+        item = CompactionItem(id=f"cmp_{self._new_id()}", encrypted_content=summary)
         output = (*self._said, item)
         usage_ = usage_wire(usage)
         return body(

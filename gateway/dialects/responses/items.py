@@ -345,11 +345,9 @@ def _message(fields: Fields, wire: ItemWire) -> Message:
             return Message(role="tool", parts=parts, tool_call_id=call_id)
         case ItemWire(type=str(kind)) if kind.endswith(("_call", "_call_output")):
             raise fields.wrong("call_id", "This field and the name of a call are required.")
-        case ItemWire(type="message" | None, role=str(role)) if role in ROLES:
-            return Message(role=ROLES[role], parts=tuple(_parts(fields, "content", wire.content)))
         case ItemWire(type="message" | None):
-            names = ", ".join(repr(name) for name in ROLES)
-            raise fields.wrong("role", f"Expected one of {names}, got {wire.role!r:.64}.")
+            role = fields.meant("role", wire.role, ROLES)
+            return Message(role=role, parts=tuple(_parts(fields, "content", wire.content)))
     raise fields.wrong("type", f"Items of type {wire.type!r:.64} are not supported.")
 
 

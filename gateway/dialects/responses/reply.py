@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from backends.contract.protocol import TokenLogprob
 from backends.contract.samplers import Sampling
@@ -194,20 +195,20 @@ class ResponsesReply(Reply):
     def answered_by(self, model: str, sampling: Sampling | None = None) -> "ResponsesReply":
         """Now it is known who answers, and with which parameters."""
         used = {} if sampling is None else {name: getattr(sampling, name) for name in SHOWN}
-        self._wire = msgspec.structs.replace(self._wire, model=model, **used)
+        self._wire = replace(self._wire, model=model, **used)
         return self
 
     def queued(self) -> bytes:
         """The first event of one that runs in the background."""
         self._is_open = True
-        self._wire = msgspec.structs.replace(self._wire, status="queued")
+        self._wire = replace(self._wire, status="queued")
         return self._life("created") + self._life("queued")
 
     def opening(self) -> bytes:
         """It exists, and it runs."""
         created = b"" if self._is_open else self._life("created")
         self._is_open = True
-        self._wire = msgspec.structs.replace(self._wire, status="in_progress")
+        self._wire = replace(self._wire, status="in_progress")
         return (
             created
             + self._life("in_progress")
@@ -381,9 +382,7 @@ class ResponsesReply(Reply):
             message=error.message,
             param=error.param or UNSET,
         )
-        self._wire = msgspec.structs.replace(
-            self._wire, status="failed", error=wire, output=tuple(self._done)
-        )
+        self._wire = replace(self._wire, status="failed", error=wire, output=tuple(self._done))
 
     @property
     def has_failed(self) -> bool:
@@ -394,9 +393,7 @@ class ResponsesReply(Reply):
         """It ends because its client said so."""
         self._end("incomplete")
         self._cut_calls()
-        self._wire = msgspec.structs.replace(
-            self._wire, status="cancelled", output=tuple(self._done)
-        )
+        self._wire = replace(self._wire, status="cancelled", output=tuple(self._done))
 
     def cancelled(self) -> bytes:
         """The last event of a stream that its client ended: incomplete, and its status says why."""
@@ -407,7 +404,7 @@ class ResponsesReply(Reply):
 
     def _settle(self, usage: Usage) -> None:
         status: Status = "incomplete" if self._reason else "completed"
-        self._wire = msgspec.structs.replace(
+        self._wire = replace(
             self._wire,
             status=status,
             completed_at=int(self._clock()) if status == "completed" else None,

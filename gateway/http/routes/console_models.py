@@ -46,31 +46,33 @@ UPLOAD = "/v1/admin/uploads/{name:str}"
 api = Routes()
 
 
-class LoadOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """The model, and options that override its own."""
+class ModelOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """The model that is meant."""
 
     model: str
+
+
+class LoadOrder(ModelOrder, frozen=True, kw_only=True):
+    """The model, and options that override its own."""
+
     options: dict[str, Any] | None = None
 
 
-class UnloadOrder(msgspec.Struct, frozen=True, kw_only=True):
+class UnloadOrder(ModelOrder, frozen=True, kw_only=True):
     """The model. `force` aborts running answers."""
 
-    model: str
     force: bool = False
 
 
-class PinOrder(msgspec.Struct, frozen=True, kw_only=True):
+class PinOrder(ModelOrder, frozen=True, kw_only=True):
     """The model, and whether it is pinned."""
 
-    model: str
     pinned: bool = True
 
 
-class CopyOrder(msgspec.Struct, frozen=True, kw_only=True):
+class CopyOrder(ModelOrder, frozen=True, kw_only=True):
     """The model to duplicate, the new name, and the options that differ."""
 
-    model: str
     name: str
     options: dict[str, Any] = {}
     pinned: bool | UnsetType = UNSET
@@ -84,10 +86,8 @@ class PathOrder(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
 
 
-class RemoveOrder(msgspec.Struct, frozen=True, kw_only=True):
+class RemoveOrder(ModelOrder, frozen=True, kw_only=True):
     """The model to remove, which was added while the server runs."""
-
-    model: str
 
 
 class CopiedWire(msgspec.Struct, frozen=True):
@@ -118,10 +118,9 @@ class OptionsWire(msgspec.Struct, frozen=True, kw_only=True):
     options: Sequence[OptionWire]
 
 
-class EstimateOrder(msgspec.Struct, frozen=True, kw_only=True):
+class EstimateOrder(ModelOrder, frozen=True, kw_only=True):
     """The model, and the options that would override its own."""
 
-    model: str
     options: dict[str, Any] = {}
 
 
