@@ -182,10 +182,16 @@ def _newer(older: _Older) -> Format:
 
 
 def _depth(value: Any) -> int:
-    """Levels of nesting. Raises RecursionError for many times more than are taken."""
-    inside = value.values() if isinstance(value, dict) else value
-    inside = inside if isinstance(value, dict | list) else ()
-    return max((1 + _depth(each) for each in inside), default=0)
+    """Levels of nesting, found level by level."""
+    level, depth = [value], 0
+    while level := [
+        inner
+        for node in level
+        if isinstance(node, dict | list)
+        for inner in (node.values() if isinstance(node, dict) else node)
+    ]:
+        depth += 1
+    return depth
 
 
 T = TypeVar("T")
