@@ -84,7 +84,10 @@ def test_a_model_of_another_machine_answers_as_one_here(serve: Serve, tmp_path: 
         assert answer(server.client, "far")
 
 
-@pytest.mark.parametrize("turns", [{}, {"one_of": "big"}], ids=["by memory", "by name"])
+BY_NAME = pytest.param({"one_of": "big"}, id="by name", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("turns", [pytest.param({}, id="by memory"), BY_NAME])
 def test_what_a_node_has_in_memory_is_listed(
     serve: Serve, tmp_path: Path, turns: dict[str, str]
 ) -> None:

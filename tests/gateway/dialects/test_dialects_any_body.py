@@ -248,9 +248,21 @@ def test_the_body_that_is_changed_is_read(api: str) -> None:
 
 
 @pytest.mark.parametrize("api", READERS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_any_body_is_read_or_its_fault_is_named(api: str, data: st.DataObject) -> None:
+    read_or_named(api, data)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("api", READERS)
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_many_bodies_are_read_or_their_faults_are_named(api: str, data: st.DataObject) -> None:
+    read_or_named(api, data)
+
+
+def read_or_named(api: str, data: st.DataObject) -> None:
     read, body = READERS[api]
     for _ in range(data.draw(st.integers(1, 3))):
         path = data.draw(st.sampled_from(sorted(places(body), key=str)))

@@ -47,7 +47,7 @@ LAYOUTS = [
     pytest.param(SPLIT, id="split"),
     pytest.param(SHARED, id="shared", marks=pytest.mark.slow),
     pytest.param(DRAFTING, id="split with drafts", marks=pytest.mark.slow),
-    pytest.param(SHARED_DRAFTING, id="shared with drafts"),
+    pytest.param(SHARED_DRAFTING, id="shared with drafts", marks=pytest.mark.slow),
 ]
 
 
