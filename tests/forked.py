@@ -141,6 +141,7 @@ def serve(control: socket.socket) -> Start | None:
     """
     wake, woken = os.pipe()
     os.set_blocking(woken, False)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the tests' to follow
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
     running: dict[int, int] = {}  # by process, where its status is told
@@ -158,6 +159,7 @@ def serve(control: socket.socket) -> Start | None:
         if (pid := os.fork()) == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             os.dup2(out, 1)
             os.dup2(errors, 2)
             control.close()
