@@ -168,7 +168,7 @@ async def test_two_that_save_to_one_file_leave_one_s(
     """However long the first takes between its two files."""
     taken = threading.Semaphore(1)
 
-    def slowly(path: Path, data: bytes | bytearray) -> None:
+    def slowly(path: Path, data: bytes) -> None:
         replace_file(path, data)
         if taken.acquire(blocking=False):
             time.sleep(0.5)
