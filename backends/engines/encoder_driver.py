@@ -9,6 +9,7 @@ vectors come in its own order.
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Protocol, TypeAlias
 
 import msgspec
@@ -149,8 +150,7 @@ class EncoderDriver(EngineThread[EncoderEngine, Encode | Leave]):
             job.vectors[at] = vector
             job.missing -= 1
         ended = [job for job in dict.fromkeys(job for job, _ in rows) if not job.missing]
-        self._drop(ended)
-        for job in ended:
+        for job in self._drop(ended):
             self.tell(Encoded(job.key, tuple(job.vectors)))
 
     def _learn(self, inputs: Sequence[EncoderInput], seconds: float) -> None:
@@ -166,13 +166,17 @@ class EncoderDriver(EngineThread[EncoderEngine, Encode | Leave]):
         self._fail(failed, reason)
 
     def _fail(self, jobs: Sequence[EncoderJob], error: BackendError) -> None:
-        self._drop(jobs)
-        for job in jobs:
+        for job in self._drop(jobs):
             self.tell(Encoded(job.key, failure=Failure.of(error)))
 
-    def _drop(self, jobs: Sequence[EncoderJob]) -> None:
+    def _drop(self, jobs: Sequence[EncoderJob]) -> Sequence[EncoderJob]:
+        """Those that were there: at the end two threads may answer the rest."""
+        dropped = []
         for job in jobs:
-            self._jobs.remove(job)
+            with suppress(ValueError):
+                self._jobs.remove(job)
+                dropped.append(job)
+        return dropped
 
 
 class EncoderPort(ThreadPort):

@@ -348,10 +348,10 @@ class LeasedRemote(msgspec.Struct, frozen=True):
             splitter = stopping(interpreter.splitter(request, rendered.framed), request, params)
             job = Generation(prompt=())
             choices.append(Choice(index, job, splitter, one_call=request.one_call))
-            varied = _varied(params, index)
-            raw = TextRequest(model=request.model, prompts=(rendered.text,), answering=varied)
-            parameters = text_parameters(raw, varied, self.lease)
-            remotes.append(self._raw((rendered.text,), parameters, replace(varied, n=1)))
+            choice = _varied(params, index)
+            raw = TextRequest(model=request.model, prompts=(rendered.text,), answering=choice)
+            parameters = text_parameters(raw, choice, self.lease)
+            remotes.append(self._raw((rendered.text,), parameters, replace(choice, n=1)))
         changes = self._changes(remotes[0], request.answering)
         outputs: list[Outputs] = []
         with translated():

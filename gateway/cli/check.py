@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import anyio
 
 from backends.contract.catalog import BACKENDS, CPU
-from backends.contract.errors import UpstreamError
+from backends.contract.errors import LoadFailed, UpstreamError
 from backends.contract.samplers import Sampling
 from backends.places.upstream.fleet import Roster
 from backends.places.upstream.lists import read_list
@@ -35,6 +35,7 @@ from gateway.registry.nodes import without_turns
 from gateway.registry.planning import LoadPlanner
 from gateway.registry.record import Records
 from gateway.serving.app import build
+from gateway.terms.errors import ModelUnavailable
 
 FITS = "yes"
 
@@ -145,9 +146,12 @@ def _row(entry: ModelEntry, planner: LoadPlanner, together: Counter[str]) -> tup
     if (share := entry.files.node) is not None:
         together.update(entry.turn)
         return (*known, by_use(share.need), share.node.name, FITS)
-    plan, room = planner.plan(entry), planner.room
+    try:
+        plan, room = planner.plan(entry), planner.room
+    except (ModelUnavailable, LoadFailed) as error:
+        return (*known, "", "", str(error))
     need = room.fitting(plan.needs)
-    together.update(need)
+    together.update({**entry.turn, **need})
     short = [device for device, size in need.items() if size > room.budgets.get(device, 0)]
     fits = f"{FITS}: {plan.note}" if plan.note else FITS
     fits = obstacle(entry) or (f"not on {', '.join(short)}" if short else fits)

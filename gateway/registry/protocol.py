@@ -22,7 +22,7 @@ class Smaller(msgspec.Struct, frozen=True):
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """What the scheduler knows of a model; given anew with every request, because it may change."""
+    """What the scheduler knows of a model; given anew when that changes."""
 
     name: str
     need: Bytes  # where it would lie best

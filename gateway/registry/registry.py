@@ -221,6 +221,7 @@ class Registry:
         self._orders.carry_out(
             self._scheduler.apply(self._clock.now(), self._budgets(), self._config.swap)
         )
+        self._describe_loaded()
         draining = {name for name, node in self.nodes().items() if node.draining}
         for record in self._scheduler.records():
             leaves = not record.nodes.isdisjoint(draining)
@@ -277,7 +278,19 @@ class Registry:
         self._orders.carry_out(
             self._scheduler.apply(self._clock.now(), self._budgets(), config.swap)
         )
+        self._describe_loaded()
         self.kept.apply(config.kept)
+
+    def _describe_loaded(self) -> None:
+        """What is in memory is planned for its next load, and its leave, as things are now: a
+        request that gets a lease at once plans nothing.
+        """
+        entries = self._names.entries()
+        for record in self._scheduler.records():
+            entry = entries.get(record.model.name)
+            if record.phase == "loaded" and entry is not None and self._planner.known(entry):
+                orders = self._scheduler.described(self._clock.now(), self._planner.model(entry))
+                self._orders.carry_out(orders, entry.name)
 
     @asynccontextmanager
     async def lease(

@@ -124,9 +124,14 @@ Origin: TypeAlias = tuple[bool, str, int]  # encrypted, host, port
 
 
 class _Reader(asyncio.StreamReader):
-    """Knows whether bytes came that were not read."""
+    """Knows whether bytes came that were not read, and gives those before a failure."""
 
     is_fed = False
+    failure: Exception | None = None
+
+    def set_exception(self, exc: Exception) -> None:
+        self.failure = exc
+        self.feed_eof()
 
     def feed_data(self, data: Iterable[SupportsIndex]) -> None:
         self.is_fed = True
@@ -216,13 +221,10 @@ class Http1Connection:
         """Parse what came, or comes next; how many bytes. Raises httpx.HTTPError."""
         if self._error is not None:
             raise self._error
-        try:
-            data = await self._reader.read(AT_ONCE)
-        except OSError as error:
-            raise httpx.RemoteProtocolError("the connection was closed") from error
+        data, failure = await self._reader.read(AT_ONCE), self._reader.failure
         self._reader.is_fed = False
-        if not data and not (self._headed and self._ends_with_connection):
-            raise httpx.RemoteProtocolError("the connection was closed")
+        if not data and (failure or not (self._headed and self._ends_with_connection)):
+            raise httpx.RemoteProtocolError("the connection was closed") from failure
         if not data:
             self._complete = True
             return 0
@@ -236,8 +238,7 @@ class Http1Connection:
     @property
     def is_silent(self) -> bool:
         """Nothing came since, neither bytes nor its end, nor lies in its socket."""
-        reader = self._reader
-        return not (reader.is_fed or reader.at_eof() or reader.exception() or self._has_news())
+        return not (self._reader.is_fed or self._reader.at_eof() or self._has_news())
 
     @property
     def is_reusable(self) -> bool:

@@ -455,6 +455,22 @@ def test_check_tells_what_a_configuration_takes(
     assert "broken" in capsys.readouterr().out
 
 
+def test_check_tells_why_a_model_can_not_be_planned_and_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draft = {"draft": {"model": str(tmp_path / "absent.gguf")}}
+    models = [
+        {"name": "drafting", "path": str(bundled.GGUF), "options": draft},
+        scripted(tmp_path, "other"),
+    ]
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump({"models": models}))
+    assert main(["check", "--config", str(config)]) == 1
+    printed = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("drafting") and "absent.gguf" in line for line in printed)
+    assert any(line.startswith("other") and "yes" in line for line in printed)
+
+
 @pytest.mark.parametrize(
     ("budget", "told"),
     [

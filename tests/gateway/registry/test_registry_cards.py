@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import pytest
@@ -173,6 +174,27 @@ async def test_a_model_that_leaves_its_card_is_parked_in_main_memory(
         assert held(registry).get("b120") == holds
         await registry.unload("b120")
         assert "b120" not in held(registry)
+
+
+@pytest.mark.parametrize(("park", "holds"), [("auto", {"cpu": 7}), ("never", None)])
+async def test_models_in_memory_are_parked_as_the_new_configuration_says(
+    tmp_path: Path, park: Literal["auto", "never"], holds: dict[str, int] | None
+) -> None:
+    file = tmp_path / "weights"
+    file.write_bytes(b"weights")
+    engine, models = FiledEngine(file), (model("a120"), model("b120"))
+    before = "never" if park == "auto" else "auto"
+    old, new = (
+        Config(models=models, swap=msgspec.structs.replace(AT_ONCE, park=one))
+        for one in (before, park)
+    )
+    async with registry_of(engine=engine, gauge=CardGauge(engine), config=old) as registry:
+        await registry.load("a120")
+        registry.apply(registry.prepare(new, None), new)
+        async with registry.lease("a120"):
+            pass
+        await registry.load("b120")
+        assert held(registry).get("a120") == holds
 
 
 async def test_models_that_are_one_of_the_same_take_turns_whatever_their_memory() -> None:

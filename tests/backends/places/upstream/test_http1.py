@@ -1,6 +1,8 @@
 """HTTP/1.1 as other servers speak it."""
 
 import asyncio
+import socket
+import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
@@ -125,6 +127,30 @@ async def test_a_second_response_in_the_same_bytes_answers_nobody() -> None:
 
     async with speaking(reply) as url, asking() as client:
         assert [(await client.get(url)).text for _ in range(3)] == ["1", "2", "3"]
+
+
+async def test_what_had_come_before_a_reset_is_read() -> None:
+    """However late: whoever reads slowly loses nothing to a server that closes hard."""
+    sent = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(REQUEST_END)
+        writer.write(OK % (4, b"ab"))
+        await sent.wait()
+        writer.write(b"cd")
+        await asyncio.sleep(0.05)
+        linger = struct.pack("ii", 1, 0)  # closing resets the connection
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        writer.transport.abort()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    async with server, asking() as client, client.stream("GET", url) as response:
+        parts = response.aiter_raw()
+        assert await anext(parts) == b"ab"
+        sent.set()
+        await asyncio.sleep(0.2)
+        assert [part async for part in parts] == [b"cd"]
 
 
 async def test_bytes_that_come_while_a_connection_is_idle_answer_nobody() -> None:
