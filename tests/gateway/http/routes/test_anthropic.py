@@ -338,6 +338,7 @@ async def test_a_broken_stream_ends_with_an_error_event(tmp_path: Path) -> None:
                 await stream.get_final_message()
 
 
+@pytest.mark.slow
 async def test_pings_keep_a_stream_alive_before_and_while_it_is_reported(tmp_path: Path) -> None:
     quick = ServerConfig(comment_after=0.0)
     settings = config(tmp_path, server=quick, load_seconds=2.5, tokens_per_second=LASTING)

@@ -201,6 +201,7 @@ async def test_a_broken_stream_ends_with_an_error(tmp_path: Path) -> None:
                 pass
 
 
+@pytest.mark.slow
 async def test_a_stream_is_kept_alive_by_white_space(tmp_path: Path) -> None:
     quick = ServerConfig(comment_after=0.0)
     settings = config(tmp_path, server=quick, load_seconds=2.5, tokens_per_second=LASTING)
