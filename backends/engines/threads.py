@@ -5,7 +5,6 @@ may share a core, and each of a step's many barriers then costs a time slice. So
 busy is left to them; it is looked at once a second. It knows no engine.
 """
 
-import math
 import os
 import time
 import weakref
@@ -97,6 +96,7 @@ class IdleCores:
 
 LOOK_EVERY = 1.0  # seconds between two readings of what is idle
 BETWEEN = 0.02  # seconds from a step to the next, at most, of an engine that computes
+LONGEST = 5.0  # seconds of a step; one that failed has no end
 _computing: dict[int, float] = {}  # engines of this process: their last step's end
 
 
@@ -158,9 +158,9 @@ class StepThreads:
         if count != self._count:
             self._use(count)
             self._count = count
-        _computing[id(self)] = 0.0 if self._beside else math.inf
         self._computed = time.thread_time()
         self._started = time.perf_counter()
+        _computing[id(self)] = 0.0 if self._beside else self._started + LONGEST
 
     def _others(self) -> int:
         """Engines of this process that compute meanwhile: they are known at once."""

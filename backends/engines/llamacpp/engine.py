@@ -74,6 +74,7 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
         moved = self._cache.copied(loaded.cells // loaded.slots) * loaded.cell_bytes
         self._spare = FEW + moved // COPIED
         self._threads = loaded.threads
+        self._lost: set[int] = set()  # slots for which there was no memory
         self._rows = Rows(loaded.context, loaded.vocabulary)
         self._together: frozenset[int] = frozenset()  # whose last pass was without prompts
         self.takes_snapshots = not self._cache.goes_anywhere and loaded.snapshot_bytes > 0
@@ -144,6 +145,7 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
             running.free()
         self._forget_jobs()
         self._cache.clear()
+        self._lost.clear()
         self._slots[:] = [Slot(slot.index) for slot in self._slots]
 
     def close(self) -> None:
@@ -416,8 +418,11 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
         slot, source = self._slots[placement.slot], self._slots[placement.source]
         try:
             self._context.reserve(slot.index)
-        except OutOfMemory as error:  # the others go on
-            self._read.append(JobFailed(running.key, error))
+        except OutOfMemory as error:  # the others go on, and it waits for one of their slots
+            self._lost.add(slot.index)
+            if running.job.slot is not None or len(self._lost) == len(self._slots):
+                self._lost.clear()
+                self._read.append(JobFailed(running.key, error))
             return False
         self._put_away({slot.index, source.index})
         if found is not None:
@@ -434,14 +439,19 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
             self._read += running.progress()
 
     def _place_of(self, running: LlamaJob) -> Placement | None:
-        """None: the slot that the job names is busy. There it finds that slot's cells alone."""
+        """None: all are busy, or the one that the job names is. There it finds that slot's cells
+        alone.
+        """
         for slot in self._slots:
             slot.cuts_from = self._cache.cuts_from(slot.index, len(slot.tokens))
         named = running.job.slot
         if named is None:
+            slots = [slot for slot in self._slots if slot.index not in self._lost]
+            if all(slot.busy for slot in slots):
+                return None
             return place(
                 running.known,
-                self._slots,
+                slots,
                 compact=self._loaded.split,
                 spare=self._spare,
                 owner=running.job.cached_for,

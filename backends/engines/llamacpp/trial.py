@@ -133,6 +133,7 @@ def reduced(options: LlamaCppOptions, cells: int) -> LlamaCppOptions:
         batch_size=cells,
         micro_batch_size=cells,
         mmap=True,
+        ik=msgspec.structs.replace(options.ik, rtr=False, override_tensor=()),
         mlock=False,
         vision=cells > CELLS,
         draft=DraftOptions(),

@@ -27,7 +27,7 @@ def biases(sampling: Sampling, size: int, ends: Collection[int]) -> npt.NDArray[
         bias[_known(sampling.allowed_tokens, size)] = 0
     for token, value in sampling.logit_bias:
         if 0 <= token < size:
-            bias[token] = value
+            bias[token] += value
     bias[banned] = _NEVER
     return bias
 

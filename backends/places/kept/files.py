@@ -15,6 +15,7 @@ import errno
 import os
 import struct
 import time
+from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from hashlib import blake2b, scrypt
@@ -151,7 +152,7 @@ def read(path: Path, seal: Seal | None = None) -> tuple[Head, Taken]:
         if file.read(DIGEST) != digest.digest():
             raise Unusable("its digest is another")
     tokens, *buffers = np.split(body, np.cumsum((head.cells * WORD, *head.sizes[:-1])))
-    return head, head.taken(tokens.data.cast("q"), buffers)
+    return head, head.taken(array("q", tokens.tobytes()), buffers)
 
 
 def peek(path: Path, seal: Seal | None = None) -> tuple[Head, bytes]:

@@ -314,7 +314,7 @@ class Http1Transport(httpx.AsyncBaseTransport):
     def give_back(self, connection: Http1Connection, origin: Origin) -> None:
         """The caller is done with it."""
         kept = self._kept.setdefault(origin, [])
-        if connection.is_reusable and len(kept) < self._most:
+        if connection.is_reusable and connection.is_silent and len(kept) < self._most:
             connection.idle_since = time.monotonic()
             kept.append(connection)
         else:
