@@ -37,6 +37,22 @@ def say(page: Page, text: str) -> Locator:
     return last
 
 
+WRITTEN_AND_SENT = """() => {
+  const area = document.querySelector('textarea[aria-label="Message"]');
+  area.value = "Quick";
+  area.dispatchEvent(new Event("input", { bubbles: true }));
+  const enter = { key: "Enter", bubbles: true, cancelable: true };
+  area.dispatchEvent(new KeyboardEvent("keydown", enter));
+}"""
+
+
+def test_enter_sends_what_is_written_before_it_is_drawn(stand: Stand, open_page: OpenPage) -> None:
+    page = open_page(stand(answers={CHAT: reports.answer("Yes")}).url)
+    page.get_by_label("Message", exact=True).wait_for()
+    page.evaluate(WRITTEN_AND_SENT)
+    expect(page.locator(".said")).to_have_count(1)
+
+
 FORMULAS = r"""The root is $x = \frac{-b \pm \sqrt{b^2 - 4ac}}{2a}$, \(e^{i\pi} = -1\).
 
 $$

@@ -144,12 +144,13 @@ export function Composer() {
   const area = useRef(null), chooser = useRef(null);
   useEffect(() => { area.current?.focus({ preventScroll: true }); }, [open.value.id]);
   useEffect(() => { fit(area.current); }, [draft.value]);
-  const isEmpty = !draft.value.trim() && !pictures.value.length && !files.value.length;
-  const obstacle = obstacleNow();
-  const submit = async (event) => {
+  const isEmptyNow = () => !draft.value.trim() && !pictures.value.length && !files.value.length;
+  const isEmpty = isEmptyNow(), obstacle = obstacleNow();
+  const submit = async (event) => { // perhaps before what was written is drawn
     event?.preventDefault();
-    if (isEmpty) return;
-    if (obstacle) { say(obstacle, { kind: "bad" }); return; }
+    if (isEmptyNow()) return;
+    const against = obstacleNow();
+    if (against) { say(against, { kind: "bad" }); return; }
     const place = home.value;
     const sent = files.value.map(({ name, text, pictures: pages, facts }) => ({ name, text, pictures: pages, facts }));
     if (await ask(draft.value, pictures.value, sent)) { setDraft("", place); setPictures([], place); setFiles([], place); }
