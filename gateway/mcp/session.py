@@ -402,6 +402,7 @@ class _Session:
         while True:
             try:
                 async with listen(client, tools_list_changed=True) as changes:
+                    self._changed()  # as they may have before it told
                     async for _ in changes:
                         self._changed()
             except SubscriptionLost:

@@ -119,9 +119,10 @@ def nothing_else(speaker: Speaker, said: Said) -> bool:
     model rambles in its own words.
     """
     beside = said.message.get("content") or said.message.get("reasoning_content")
-    (call,) = [one["function"] for one in said.message["tool_calls"]]
-    if said.finish == "length":
-        return not beside
+    calls = [one["function"] for one in said.message.get("tool_calls", ())]
+    if said.finish == "length":  # before its name came it is handed on as it is written
+        return not beside if calls else str(beside).startswith("<tool_call>")
+    (call,) = calls
     written = f'{{"name": "{call["name"]}", "arguments": {call["arguments"]}}}'
     own = speaker.counted(f"<tool_call>\n{written}\n</tool_call><|im_end|>")
     return said.finish == "tool_calls" and not beside and said.tokens <= TIMES * own
