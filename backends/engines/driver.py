@@ -85,6 +85,7 @@ from backends.engines.jobs import (
     write,
 )
 from backends.engines.kept import BeginningsAfar
+from backends.engines.threads import rested
 from backends.engines.transcript import BannedStrings, Transcript, Written
 from backends.places.container import PortContainer
 
@@ -137,6 +138,7 @@ class EngineThread(ABC, Generic[E, Ordered]):
             try:
                 self._work()
             except Exception as error:  # noqa: BLE001 - see above
+                rested()
                 reason = translated(error)
                 self._break(reason)  # the engine's state is unknown
                 self._give_up(reason)
@@ -146,6 +148,7 @@ class EngineThread(ABC, Generic[E, Ordered]):
         with suppress(Exception):  # the model is gone, one way or the other
             self._let_go()
             self._engine.close()
+        rested()
         self._ended = True
         self._answer_the_rest()
 
@@ -153,6 +156,7 @@ class EngineThread(ABC, Generic[E, Ordered]):
         """The error for jobs whose step failed. The engine is rebuilt once; a second failure in a
         row is final. Where memory ran out it is sound: the next requests may be smaller.
         """
+        rested()
         reason = translated(error)
         self._failures += not isinstance(reason, OutOfMemory)
         if self._failures > 1:

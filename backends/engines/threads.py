@@ -2,12 +2,14 @@
 
 Barriers of OpenMP (libgomp) spin: with a thread per core and one busy neighbour, two of our threads
 may share a core, and each of a step's many barriers then costs a time slice. So what others keep
-busy is left to them; it is looked at once a second. It knows no engine.
+busy is left to them; other processes are looked at once a second, and what computes in this one is
+known at once. It knows no engine.
 """
 
+import math
 import os
+import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -96,8 +98,13 @@ class IdleCores:
 
 LOOK_EVERY = 1.0  # seconds between two readings of what is idle
 BETWEEN = 0.02  # seconds from a step to the next, at most, of an engine that computes
-LONGEST = 5.0  # seconds of a step; one that failed has no end
-_computing: dict[int, float] = {}  # engines of this process: their last step's end
+# Threads of this process that compute, a model's each: when its step ended; infinite: in one.
+_computing: dict[int, float] = {}
+
+
+def rested() -> None:
+    """This thread computes no more: its step failed, or its engine ends."""
+    _computing.pop(threading.get_ident(), None)
 
 
 def most(threads: Threads | None) -> int:
@@ -146,8 +153,6 @@ class StepThreads:
         self._count = 0
         self._started = self._computed = 0.0  # seconds
         self._looked = time.perf_counter(), time.process_time()
-        _computing[id(self)] = 0.0
-        weakref.finalize(self, _computing.pop, id(self))
 
     def begin(self, rows: int) -> None:
         """A step of `rows` tokens comes."""
@@ -160,19 +165,19 @@ class StepThreads:
             self._count = count
         self._computed = time.thread_time()
         self._started = time.perf_counter()
-        _computing[id(self)] = 0.0 if self._beside else self._started + LONGEST
+        _computing[threading.get_ident()] = 0.0 if self._beside else math.inf
 
     def _others(self) -> int:
-        """Engines of this process that compute meanwhile: they are known at once."""
-        since = time.perf_counter() - BETWEEN
-        return sum(last > since for one, last in list(_computing.items()) if one != id(self))
+        """Models of this process that compute meanwhile: a thread each, which drafts on it, too."""
+        since, own = time.perf_counter() - BETWEEN, threading.get_ident()
+        return sum(last > since for one, last in list(_computing.items()) if one != own)
 
     def end(self) -> float:
         """The step is done. Returns the seconds it took."""
         now, computed = time.perf_counter(), time.thread_time() - self._computed
         seconds = now - self._started
         self.needed = seconds if self._beside else computed
-        _computing[id(self)] = 0.0 if self._beside else now
+        _computing[threading.get_ident()] = 0.0 if self._beside else now
         if any(self._adapts) and now - self._looked[0] >= LOOK_EVERY:
             self._look(now)
         return seconds

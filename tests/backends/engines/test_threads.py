@@ -5,13 +5,15 @@ import os
 import platform
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from backends.engines.threads import BETWEEN, StepThreads, cores, count, left, most
+from backends.engines.threads import BETWEEN, StepThreads, cores, count, left, most, rested
 from backends.machine.process_settings import ARENAS, prepare_process
 
 
@@ -53,28 +55,65 @@ def test_the_engine_is_given_another_count_only_when_it_changes() -> None:
     assert used == [2, 4, 2]
 
 
-def used_beside(threads: StepThreads, others: int) -> int:
-    """How many it computes a step with while so many other engines of this process compute."""
-    found: list[int] = []
-    threads._use = found.append  # noqa: SLF001 - what the engine is told
-    busy = [StepThreads(1, 1, lambda _: None) for _ in range(others)]
-    for one in busy:
-        one.begin(1)
+@contextmanager
+def computing(others: int) -> Iterator[None]:
+    """So many other models of this process are in a step, each on a thread of its own."""
+    begun, over = threading.Barrier(others + 1), threading.Event()
+
+    def step() -> None:
+        threads = StepThreads(1, 1, lambda _: None)
+        threads.begin(1)
+        begun.wait()
+        over.wait()
+        threads.end()
+
+    running = [threading.Thread(target=step) for _ in range(others)]
+    for one in running:
+        one.start()
+    begun.wait()
+    yield
+    over.set()
+    for one in running:
+        one.join()
+
+
+def used(threads: StepThreads, found: list[int]) -> int:
+    """How many a step is computed with."""
     threads.begin(1)
     threads.end()
-    for one in busy:
-        one.end()
     return found[-1]
 
 
-def test_engines_of_one_process_share_the_cores_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("others", "left"), [(0, 8), (1, 4), (3, 2), (9, 1)])
+def test_models_of_one_process_share_the_cores_at_once(
+    others: int, left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("backends.engines.threads.cores", lambda: 8)
-    threads = StepThreads("auto", "auto", lambda _: None, lambda: None)
-    assert [used_beside(threads, others) for others in (0, 1, 3, 9)] == [8, 4, 2, 1]
-    time.sleep(2 * BETWEEN)  # the others have ended
-    assert used_beside(threads, 0) == 8
-    fixed = StepThreads(6, 6, lambda _: None)
-    assert used_beside(fixed, 1) == 6
+    found: list[int] = []
+    threads = StepThreads("auto", "auto", found.append, lambda: None)
+    drafting = StepThreads("auto", "auto", lambda _: None, lambda: None)
+    with computing(others):
+        drafting.begin(1)  # its draft model takes nothing of it
+        drafting.end()
+        assert used(threads, found) == left
+        assert used(StepThreads(6, 6, found.append), found) == 6
+    time.sleep(2 * BETWEEN)
+    again: list[int] = []
+    assert used(StepThreads("auto", "auto", again.append, lambda: None), again) == 8
+
+
+def test_whose_step_failed_computes_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("backends.engines.threads.cores", lambda: 8)
+    found: list[int] = []
+
+    def fail() -> None:
+        StepThreads(1, 1, lambda _: None).begin(1)
+        rested()
+
+    thread = threading.Thread(target=fail)
+    thread.start()
+    thread.join()
+    assert used(StepThreads("auto", "auto", found.append, lambda: None), found) == 8
 
 
 def test_what_another_engine_of_this_process_computes_is_not_taken_for_a_neighbours(
