@@ -75,8 +75,13 @@ class DraftOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class IkOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What ik_llama.cpp alone has, as its command line calls it."""
 
-    # where the tensors lie whose names match a pattern: by the first one that does
-    override_tensor: tuple[Annotated[str, Meta(pattern="^.+=.+$")], ...] = ()
+    # where the tensors lie whose names match a pattern: by the first one that does; from the
+    # configuration alone, because a pattern can keep a regular expression in C++ busy for ever
+    override_tensor: Annotated[
+        tuple[Annotated[str, Meta(pattern=r"^[^\0=]+=[^\0=]+$", max_length=256)], ...],
+        Meta(max_length=64),
+        RUNS_CODE,
+    ] = ()
     mla: Annotated[int, Meta(ge=0, le=3)] = 3
     fmoe: bool = True
     rtr: bool = False

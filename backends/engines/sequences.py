@@ -25,7 +25,7 @@ from backends.contract.beginnings import (
 from backends.contract.protocol import Candidate, Generation, Scored, TokenLogprob
 from backends.engines.cells import WORTHWHILE, Placement, Slot
 from backends.engines.constraints import Mask
-from backends.engines.engine import JobFailed, PromptRead, PromptScored, PutBack, Token
+from backends.engines.engine import PromptRead, PromptScored, PutBack, Token
 from backends.engines.prefill import Prefill
 from backends.engines.snapshots import SnapshotBudget, SnapshotMarks, places
 from backends.engines.speculation import Answering, Speculation
@@ -155,7 +155,7 @@ class Sequences(ABC, Generic[S]):
         self._snapshots = SnapshotBudget(slots, snapshot_bytes)
         self._pace = pace
         # To be reported at the end of the step.
-        self._read: list[PromptRead | PutBack | JobFailed] = []
+        self._read: list[PromptRead | PutBack] = []
         self._longest = longest
         self._speculation = speculation
         self._running: dict[int, S] = {}

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
+import structlog
 
 from backends.contract.beginnings import AT_EASE, Coming, Found, Pace
 from backends.contract.errors import GenerationFailed, OutOfMemory, while_generating
@@ -38,6 +39,7 @@ from backends.engines.tokenizing import VocabularyTokenizer
 if TYPE_CHECKING:
     from backends.engines.llamacpp.pictures import MtmdEncoder
 
+log = structlog.get_logger(__name__)
 
 # Bytes of idle cells, of the weights', beside which conversations stay in a pool: a token of others
 # takes 3 % longer then (SmolLM2 on a CPU, where a masked cell costs a sixth of reading its bytes).
@@ -136,7 +138,10 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
         if self._encoder_thread is not None:
             self._encoder_thread.drop(running)
         running.free()
-        return super().release(key)
+        cached = super().release(key)
+        if not self._running:
+            self._lost.clear()  # there may be memory again
+        return cached
 
     def recover(self) -> None:
         if self._encoder_thread is not None:
@@ -411,18 +416,16 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
         placement = self._place_of(running)
         if placement is None:
             return False
-        started = (other for other in self._running.values() if other.slot is not None)
-        found = self._sought(running, placement, started, marks=self.takes_snapshots)
-        if isinstance(found, Coming):
-            return False
         slot, source = self._slots[placement.slot], self._slots[placement.source]
         try:
             self._context.reserve(slot.index)
         except OutOfMemory as error:  # the others go on, and it waits for one of their slots
+            log.warning("no memory for another sequence", slot=slot.index, reason=str(error))
             self._lost.add(slot.index)
-            if running.job.slot is not None or len(self._lost) == len(self._slots):
-                self._lost.clear()
-                self._read.append(JobFailed(running.key, error))
+            return self._start(running)
+        started = (other for other in self._running.values() if other.slot is not None)
+        found = self._sought(running, placement, started, marks=self.takes_snapshots)
+        if isinstance(found, Coming):
             return False
         self._put_away({slot.index, source.index})
         if found is not None:

@@ -208,7 +208,13 @@ def test_each_field_of_a_load_changes_the_engines_options_or_is_refused_by_name(
 
 
 def test_what_runs_code_or_names_files_is_marked() -> None:
-    assert {"trust_remote_code", "attn_implementation", "mmproj", "adapters"} <= (CONFIGURED_ONLY)
+    assert {
+        "trust_remote_code",
+        "attn_implementation",
+        "mmproj",
+        "adapters",
+        "ik",
+    } <= CONFIGURED_ONLY
 
 
 @pytest.mark.parametrize("backend", ENGINES)
