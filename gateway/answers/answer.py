@@ -414,7 +414,7 @@ def jobs_of(
     return [
         alike(Generation, params)(
             prompt=prompt,
-            sampling=varied(sampling, variant) if variant else sampling,
+            sampling=varied(sampling, variant),
             request=request,
             owner=whose.owner,
             cached_for=whose.cached_for,

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import anyio
 
 from backends.contract.catalog import BACKENDS, CPU
-from backends.contract.errors import LoadFailed, UpstreamError
+from backends.contract.errors import UpstreamError
 from backends.contract.samplers import Sampling
 from backends.places.upstream.fleet import Roster
 from backends.places.upstream.lists import read_list
@@ -148,7 +148,7 @@ def _row(entry: ModelEntry, planner: LoadPlanner, together: Counter[str]) -> tup
         return (*known, by_use(share.need), share.node.name, FITS)
     try:
         plan, room = planner.plan(entry), planner.room
-    except (ModelUnavailable, LoadFailed) as error:
+    except ModelUnavailable as error:
         return (*known, "", "", str(error))
     need = room.fitting(plan.needs)
     together.update({**entry.turn, **need})

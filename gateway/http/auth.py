@@ -21,7 +21,7 @@ from backends.contract.remote import HOPS, Caller
 from config.loader import HOST
 from config.settings import KeyConfig, ServerConfig
 from config.values import UNIX, alike
-from gateway.http.tracing import PARENT, trace_headers
+from gateway.http.tracing import trace_headers
 from gateway.keys.access import ADMIN, Access
 from gateway.keys.limits import Limits
 from gateway.terms.errors import InvalidKey, NotForPages, UnsupportedMediaType
@@ -113,7 +113,7 @@ def caller(headers: Mapping[str, str], request_id: str) -> Caller:
         request_id=request_id,
         key=presented(headers).decode("latin-1"),
         hops=headers.get(HOPS, ""),
-        trace=trace_headers(headers) if PARENT in headers else {},
+        trace=trace_headers(headers),
     )
 
 
@@ -214,8 +214,7 @@ class OriginGuard:
             self._check_origin(found[b"origin"], hosts)
         elif b"sec-fetch-site" in found and method not in READING:
             refuse_other_sites(found[b"sec-fetch-site"])
-        sent = any(name in FROM_BROWSERS or name.startswith(b"sec-fetch-") for name in found)
-        if sent and method not in READING and _has_body(found):
+        if method not in READING and _has_body(found) and _is_a_browsers(found):
             _check_content_type(found.get(b"content-type", [""]))
 
     def _check_host(self, host: str) -> None:
@@ -332,6 +331,10 @@ def refuse_other_sites(sites: Iterable[str]) -> None:
             "Add its origin to server.cors_origins, or set keys.",
             param="server.cors_origins",
         )
+
+
+def _is_a_browsers(found: dict[bytes, list[str]]) -> bool:
+    return any(name in FROM_BROWSERS or name.startswith(b"sec-fetch-") for name in found)
 
 
 def _has_body(found: dict[bytes, list[str]]) -> bool:

@@ -78,10 +78,13 @@ class Routes(dict[HTTPRouteHandler, Described]):
         @wraps(work)
         async def answered(**given: Any) -> Any:
             if taken:
-                read = self._read[taken]
-                given[taken] = await given["services"].read(
-                    lambda content: read(content, kinds[taken]), await given["request"].body()
-                )
+                sent, read = await given["request"].body(), self._read[taken]
+                if taken == "order":  # short, or refused at once
+                    given[taken] = read(sent, kinds[taken])
+                else:
+                    given[taken] = await given["services"].read(
+                        lambda content: read(content, kinds[taken]), sent
+                    )
             found = await work(**given)
             return found if status is None else Plain(body(found), status=status)
 

@@ -57,7 +57,9 @@ def tracing_of(config: TracingConfig, version: str) -> Tracing | None:
 
 
 def trace_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Those of a request that say which trace it belongs to."""
+    """Those of a request that say which trace it belongs to: none without the one that names it."""
+    if PARENT not in headers:
+        return {}
     given = ((name, headers.get(name, "")) for name in TRACE_HEADERS)
     return {
         name: value

@@ -286,11 +286,10 @@ class Registry:
         request that gets a lease at once plans nothing.
         """
         entries = self._names.entries()
-        for record in self._scheduler.records():
-            entry = entries.get(record.model.name)
-            if record.phase == "loaded" and entry is not None and self._planner.known(entry):
-                orders = self._scheduler.described(self._clock.now(), self._planner.model(entry))
-                self._orders.carry_out(orders, entry.name)
+        names = [one.model.name for one in self._scheduler.records() if one.phase == "loaded"]
+        found = [entries[name] for name in names if name in entries]
+        models = [self._planner.model(one) for one in found if self._planner.known(one)]
+        self._orders.carry_out(self._scheduler.described(self._clock.now(), *models))
 
     @asynccontextmanager
     async def lease(

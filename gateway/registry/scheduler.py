@@ -108,8 +108,7 @@ class Scheduler:
         self._sharing.answered(record.model.name, max(0.0, now - began), record.speed)
         if not record.users:
             record.idle_since = now
-            if record.model.name in self._sharing.agreements:
-                self._agreements.regret(record)
+            self._agreements.regret(record)
         return list(self._settle(now))
 
     def loaded(self, now: float, name: str, held: Bytes, seconds: float) -> list[Order]:
@@ -225,18 +224,18 @@ class Scheduler:
             record.phase, record.leaving = "draining", why
         return [*orders, *self._settle(now)]
 
-    def described(self, now: float, model: Model) -> list[Order]:
-        """What is known of a model has changed, but not what is in memory: how long it stays, say.
+    def described(self, now: float, *models: Model) -> list[Order]:
+        """What is known of models has changed, but not what is in memory: how long one stays, say.
         One that failed may be tried again at once.
         """
-        record = self._records.get(model.name)
-        if record is None:
-            return []
-        if model.ttl != record.model.ttl:
-            record.ttl = model.ttl
-        record.model, record.failure = model, None
-        if record.phase in ("absent", "parked"):
-            self._agreements.place(record)
+        for model in models:
+            if (record := self._records.get(model.name)) is None:
+                continue
+            if model.ttl != record.model.ttl:
+                record.ttl = model.ttl
+            record.model, record.failure = model, None
+            if record.phase in ("absent", "parked"):
+                self._agreements.place(record)
         return list(self._settle(now))
 
     def replaced(self, now: float, name: str) -> list[Order]:

@@ -91,7 +91,7 @@ def _written_call(lark: Lark, syntax: BareDictCalls, tool: WritableTool) -> str:
 
 
 class _WrittenDict(GrammarNotation):
-    """Bare keys and strings between quote marks as a notation of `grammar.values`."""
+    """Bare keys and strings between quote marks as a notation of `constraints.values`."""
 
     def __init__(self, lark: Lark, quote: str) -> None:
         super().__init__(lark, '","')

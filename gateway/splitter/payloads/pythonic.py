@@ -177,7 +177,7 @@ def _written_keyword(key: str) -> str:
 
 
 class _WrittenPython(GrammarNotation):
-    """Python's literals as a notation of `grammar.values`. JSON's strings are Python's, too."""
+    """Python's literals as a notation of `constraints.values`. JSON's strings are Python's, too."""
 
     words: Mapping[Any, Sequence[str]] = {
         True: ("True", "true"), False: ("False", "false"), None: ("None", "null")
