@@ -37,11 +37,11 @@ from typing import IO, Any, Protocol, TypedDict, Unpack
 import httpx
 import psutil
 
-from config.values import user_folder
 from tests.forked import Forked, Start
 from tests.hang import HANG
 
 ROOT = Path(__file__).parents[1]
+TRIED = ROOT / ".pytest_cache" / "tried"
 # The Python of an environment that a wheel was installed into: what it serves is tried then.
 INSTALLED = os.environ.get("ROUNDHOUSE_INSTALLED")
 COMMAND = (INSTALLED, "-m", "roundhouse") if INSTALLED else (sys.executable, "-m", "gateway.cli")
@@ -172,14 +172,14 @@ def limited(files: int) -> tuple[str, ...]:
 
 
 def _share_tried(home: Path) -> None:
-    """Which files this machine has tried (`backends.engines.llamacpp.trial`): each trial is a
+    """Which files tests have tried here (`backends.engines.llamacpp.trial`): each trial is a
     process, and the bundled model's would be one of each server.
     """
     there = home / ".cache" / "roundhouse"
     there.mkdir(parents=True, exist_ok=True)
-    (user_folder() / "tried").mkdir(parents=True, exist_ok=True)
+    TRIED.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):
-        (there / "tried").symlink_to(user_folder() / "tried")
+        (there / "tried").symlink_to(TRIED)
 
 
 class Command:
@@ -203,7 +203,8 @@ class Command:
         self.folder = folder
         _share_tried(folder)
         self.process: subprocess.Popen[str] | Forked
-        if anew or INSTALLED or any(map(AT_IMPORT.match, environment)):
+        linux = sys.platform == "linux"  # others lack sockets of packets
+        if anew or INSTALLED or not linux or any(map(AT_IMPORT.match, environment)):
             self.process = subprocess.Popen(
                 [*(limited(files) if files else ()), *COMMAND, *arguments],
                 stdin=subprocess.DEVNULL,

@@ -309,7 +309,7 @@ class ReadFound(PortMessage, frozen=True):
 
 
 class FoundUsed(PortMessage, frozen=True):
-    """`Beginnings.put_back`. Not answered."""
+    """`Beginnings.put_back`; no `tokens`: it is let go. Not answered."""
 
     found: int
     tokens: int

@@ -222,7 +222,7 @@ class BeginningsAfar:
                 is_last = (part, start, size) == places[-1]
                 answer = self._answer(ReadFound(number, part, start, size, is_last))
                 if not isinstance(answer, KeptBytes) or len(answer.data) != size:
-                    self._ask(ReadFound(number, part, start, 0, is_last=True))
+                    self._tell(KeptAsked(next(self._numbers), FoundUsed(number, 0, 0.0)))
                     return None
                 taken.buffers[part][start : start + size] = answer.data
             seconds = time.perf_counter() - began

@@ -92,7 +92,7 @@ class BeginningsDesk:
             case Offered(offer, seconds):
                 return _yes(self._keep(offer, seconds))
             case FoundUsed(found, count, seconds):
-                if (one := self._found.pop(found, None)) is not None:
+                if (one := self._found.pop(found, None)) is not None and count:
                     self._beginnings.put_back(one, count, seconds)
         return None
 

@@ -243,7 +243,9 @@ class Http1Connection:
     @property
     def is_reusable(self) -> bool:
         """The response was read to its end, and the other side takes another request."""
-        return self._complete and self._stays and not self._parts and self._error is None
+        came = self._reader.is_fed or self._reader.at_eof()
+        whole = self._complete and not self._parts and self._error is None
+        return whole and self._stays and not came
 
     def abort(self) -> None:
         """Close at once."""
@@ -314,7 +316,7 @@ class Http1Transport(httpx.AsyncBaseTransport):
     def give_back(self, connection: Http1Connection, origin: Origin) -> None:
         """The caller is done with it."""
         kept = self._kept.setdefault(origin, [])
-        if connection.is_reusable and connection.is_silent and len(kept) < self._most:
+        if connection.is_reusable and len(kept) < self._most:
             connection.idle_since = time.monotonic()
             kept.append(connection)
         else:
