@@ -7,7 +7,6 @@ import msgspec
 import structlog
 from anyio.abc import TaskGroup
 
-from gateway.registry.entry import ModelEntry
 from gateway.registry.line import Alarm, Clock, Places, refusal
 from gateway.registry.moves import (
     Arrived,
@@ -34,19 +33,24 @@ from gateway.registry.status import (
 log = structlog.get_logger(__name__)
 
 
-class Orders(msgspec.Struct, kw_only=True):
-    """Loads and unloads through `Moves`, and answers the waiters, as the scheduler orders.
+class RegistryParts(msgspec.Struct, kw_only=True):
+    """The parts of one registry that know its models, while it runs."""
 
-    `present` is kept: what is in memory. `changed` is called with a model that has another state,
-    `watch` with what happened to it. `obstacles`: why a model could not fit when it was asked for.
-    """
-
-    scheduler: Scheduler
+    names: ModelNames
     planner: LoadPlanner
+    scheduler: Scheduler
     places: Places
     moves: Moves
-    present: dict[str, ModelEntry]
     clock: Clock
+
+
+class Orders(RegistryParts, kw_only=True):
+    """Loads and unloads through `Moves`, and answers the waiters, as the scheduler orders.
+
+    `changed` is called with a model that has another state, `watch` with what happened to it.
+    `obstacles`: why a model could not fit when it was asked for.
+    """
+
     changed: Callable[[str], None]
     watch: Callable[[ModelEvent], None]
     obstacles: dict[str, str] = {}
@@ -123,7 +127,7 @@ class Orders(msgspec.Struct, kw_only=True):
             case Arrived(measured=measured):
                 plan = self.moves.residents[name].plan
                 if plan.entry.files.elsewhere is None:  # an upstream's model takes no memory here
-                    self.present[name] = plan.entry
+                    self.names.present[name] = plan.entry
                 held, seconds = self.planner.arrived(plan, measured), measured.load_seconds
                 self.carry_out(scheduler.loaded(now, name, held, seconds), name)
                 lies = self.planner.model(plan.entry)  # as it does, and no other way
@@ -137,12 +141,12 @@ class Orders(msgspec.Struct, kw_only=True):
                 self.carry_out(orders, name)
                 self.watch(ModelLoadFailed(name, seconds, reason))
             case Parked(seconds=seconds, why=why, held=held):
-                self.present.pop(name, None)
+                self.names.present.pop(name, None)
                 self.planner.was_parked(name, held)
                 self.carry_out(scheduler.parked(now, name, held), name)
                 self.watch(ModelUnloaded(name, seconds, why))
             case Gone(seconds=seconds, why=why):
-                self.present.pop(name, None)
+                self.names.present.pop(name, None)
                 self.planner.left(name)
                 self.carry_out(scheduler.unloaded(now, name), name)
                 if (departure := self._departures.pop(name, None)) is not None:
@@ -172,14 +176,3 @@ class Orders(msgspec.Struct, kw_only=True):
 
     def _tick(self) -> None:
         self.carry_out(self.scheduler.tick(self.clock.now()))
-
-
-class RegistryParts(msgspec.Struct, frozen=True, kw_only=True):
-    """All parts of one registry that know its models, while it runs."""
-
-    names: ModelNames
-    planner: LoadPlanner
-    scheduler: Scheduler
-    moves: Moves
-    orders: Orders
-    clock: Clock

@@ -21,7 +21,7 @@ from gateway.registry.folders import Unusable
 from gateway.registry.gauges import Gauge
 from gateway.registry.memory import arithmetic, by_use
 from gateway.registry.nodes import without_turns
-from gateway.registry.orders import RegistryParts
+from gateway.registry.orders import Orders, RegistryParts
 from gateway.registry.planning import LoadPlan
 from gateway.registry.protocol import Bytes
 from gateway.registry.record import NEVER, ModelRecord
@@ -231,11 +231,12 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     process: Bytes
 
 
-class Overview(RegistryParts, frozen=True, kw_only=True):
+class Overview(RegistryParts, kw_only=True):
     """Of one registry, while that runs. It changes nothing. `kept`: bytes that conversations have
     of main memory.
     """
 
+    orders: Orders
     gauge: Gauge
     kept: Callable[[], int]
 

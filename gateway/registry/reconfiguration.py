@@ -10,7 +10,7 @@ import structlog
 
 from gateway.registry.entry import Known, ModelEntry
 from gateway.registry.library import ModelLibrary
-from gateway.registry.orders import RegistryParts
+from gateway.registry.orders import Orders, RegistryParts
 from gateway.registry.protocol import Order
 from gateway.terms.errors import ModelUnavailable
 
@@ -62,8 +62,10 @@ def _is_loaded_alike(before: Known, after: Known) -> bool:
     return all(getattr(before, it) == getattr(after, it) for it in ("files", "options", "turn"))
 
 
-class Reconfiguration(RegistryParts, frozen=True, kw_only=True):
+class Reconfiguration(RegistryParts, kw_only=True):
     """Puts changes in force in all parts that know a model, between two steps of the event loop."""
+
+    orders: Orders
 
     def apply(self, prepared: PreparedModels, known: Mapping[str, Known]) -> None:
         """From now on these are the models; `known`: those there were."""

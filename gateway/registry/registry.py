@@ -39,7 +39,7 @@ from gateway.registry.loaders import CatalogLoader, Loader
 from gateway.registry.moves import Moves, pace_of
 from gateway.registry.names import ModelNames
 from gateway.registry.nodes import HERE, named, node_of, nodes_of, without_turns
-from gateway.registry.orders import Orders
+from gateway.registry.orders import Orders, RegistryParts
 from gateway.registry.overview import Overview
 from gateway.registry.planning import LoadPlanner
 from gateway.registry.protocol import Bytes, Wish
@@ -118,14 +118,6 @@ class Registry:
         self._exits.push_async_callback(self.kept.close)  # behind the last unload
         self._tasks = await self._exits.enter_async_context(companions())
         self._names.begin(self._tasks, self.supervisor)
-        self._replicas = Replicas(
-            names=self._names,
-            planner=self._planner,
-            scheduler=self._scheduler,
-            places=self._places,
-            clock=self._clock,
-            load=self._load_soon,
-        )
         self._moves = Moves(
             tasks=self._tasks,
             supervisor=self.supervisor,
@@ -135,29 +127,23 @@ class Registry:
             clock=self._clock,
             cluster=self.cluster,
         )
-        self._orders = Orders(
-            scheduler=self._scheduler,
-            planner=self._planner,
-            places=self._places,
-            moves=self._moves,
-            present=self._names.present,
-            clock=self._clock,
-            alarm=Alarm(self._clock),
-            changed=self._changed,
-            watch=self._happened,
-        )
-        self._orders.begin(self._tasks)
-        self.overview = Overview(
+        parts = RegistryParts(
             names=self._names,
             planner=self._planner,
             scheduler=self._scheduler,
+            places=self._places,
             moves=self._moves,
-            orders=self._orders,
-            gauge=self._gauge,
             clock=self._clock,
-            kept=lambda: self.kept.store.memory,
         )
-        self._reconfiguration = alike(Reconfiguration, self.overview)()  # the same parts
+        self._replicas = alike(Replicas, parts)(load=self._load_soon)
+        self._orders = alike(Orders, parts)(
+            alarm=Alarm(self._clock), changed=self._changed, watch=self._happened
+        )
+        self._orders.begin(self._tasks)
+        self.overview = alike(Overview, parts)(
+            orders=self._orders, gauge=self._gauge, kept=lambda: self.kept.store.memory
+        )
+        self._reconfiguration = alike(Reconfiguration, parts)(orders=self._orders)
         if self.cluster is not None:
             nodes = self.cluster.running(self.supervisor, self._nodes_changed)
             await self._exits.enter_async_context(nodes)

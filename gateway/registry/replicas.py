@@ -14,30 +14,20 @@ model. One that left since it was idle, or on request, stays away until answers 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
-import msgspec
-
 from backends.contract.remote import RemoteStanding, RemoteState
 from backends.places.upstream.replicas import Balance, Replica
 from gateway.registry.entry import ModelEntry
-from gateway.registry.line import Clock, Places
-from gateway.registry.names import ModelNames
-from gateway.registry.planning import LoadPlanner
+from gateway.registry.orders import RegistryParts
 from gateway.registry.protocol import WhyUnload
 from gateway.registry.record import ModelRecord
-from gateway.registry.scheduler import Scheduler
 
 NEVER_OUT = 1_000_000  # failures until no request goes to one: the scheduler knows who rests
 LEFT_ALONE: tuple[WhyUnload, ...] = ("idle", "asked")
 
 
-class Replicas(msgspec.Struct, frozen=True, kw_only=True):
+class Replicas(RegistryParts, kw_only=True):
     """Of all models of one registry. `load`: begins to load the one called so."""
 
-    names: ModelNames
-    planner: LoadPlanner
-    scheduler: Scheduler
-    places: Places
-    clock: Clock
     load: Callable[[str], None]
     _balances: dict[str, Balance] = {}  # by model
     _away: set[str] = set()  # those that stay away for now
