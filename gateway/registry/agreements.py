@@ -4,7 +4,8 @@ the cards, when it would have been loaded anyway. Whether that is better, `shari
 Pure: it reads and marks the scheduler's records, and loads nothing.
 """
 
-from collections.abc import Collection, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 
 import msgspec
 
@@ -13,23 +14,39 @@ from gateway.registry.ledger import MemoryLedger
 from gateway.registry.nodes import HERE, node_of
 from gateway.registry.patience import WORTH
 from gateway.registry.protocol import Bytes, Model, Smaller
-from gateway.registry.record import ModelRecord, Records
-from gateway.registry.sharing import Agreement, Rival, Sharing, agreed, is_outdone, on_cards
+from gateway.registry.record import NEVER, ModelRecord, Records
+from gateway.registry.sharing import Agreement, Rival, Usage, agreed, is_outdone, on_cards
 
 
 class Agreements(msgspec.Struct):
-    """Puts in force, and ends, the agreements of `sharing` among the scheduler's `records`."""
+    """Puts in force, and ends, the agreements of `sharing` among the scheduler's `records`, by what
+    was seen of each model.
+    """
 
     records: Records
     room: MemoryLedger
     rules: SwapConfig
-    sharing: Sharing
+    _usages: defaultdict[str, Usage] = msgspec.field(default_factory=lambda: defaultdict(Usage))
+    _agreements: dict[str, Agreement] = {}  # by each model that is part of it
 
     def apply(self, rules: SwapConfig) -> None:
         """From now on these are the rules, and other budgets, perhaps: all is judged anew."""
         self.rules = rules
-        for name in self.sharing.together:
+        for name in tuple(self._agreements):
             self.end(name)
+
+    def asked(self, name: str, now: float) -> None:
+        """Somebody wants a lease."""
+        self._usages[name].arrivals.append(now)
+        if (agreement := self._agreements.get(name)) is not None:
+            agreement.asked(name)
+
+    def answered(self, name: str, seconds: float, speed: float) -> None:
+        """A lease was given back; `speed`: the model's, as a part of its best."""
+        self._usages[name].answered(seconds * speed)
+        if (agreement := self._agreements.get(name)) is not None:
+            agreement.lost[name] += seconds * (1.0 - speed)
+            agreement.spent += seconds * (1.0 - speed)
 
     def together(
         self, claim: ModelRecord, victims: Sequence[str]
@@ -46,7 +63,7 @@ class Agreements(msgspec.Struct):
             return None
         group = (claim, *residents)
         rivals = [self._rival(one.model.name, one.model, one) for one in group]
-        rivals += self._absent({one.model.name for one in group}, rivals)
+        rivals += self._absent(rivals)
         devices = {device for rival in rivals for way in rival.ways for device in way.need}
         room = {device: self.room.within_reach(device, group) for device in devices}
         agreement = agreed(rivals, room, stay=self.rules.min_stay, worth=WORTH)
@@ -57,32 +74,44 @@ class Agreements(msgspec.Struct):
         leavers = [one for one in residents if not agreement.keeps(one.model.name, one.held)]
         for name in agreement.parts:
             self.end(name)
-        self.sharing.agree(agreement)
+        self._agreements |= dict.fromkeys(agreement.parts, agreement)
         claim.shared = way.need
         return way.need, tuple(one.model.name for one in leavers)
 
     def end(self, name: str) -> None:
-        """The agreement of that model is over."""
-        for member in self.sharing.end(name):
+        """The agreement of that model is over, if there is one."""
+        agreement = self._agreements.get(name)
+        for member in agreement.parts if agreement else ():
+            del self._agreements[member]
             if (record := self.records.get(member)) is not None:
                 record.shared = None
 
-    def _absent(self, names: Collection[str], rivals: Sequence[Rival]) -> list[Rival]:
-        """Models that were asked for lately and are gone: they will want the same cards again."""
+    def forget(self, name: str) -> None:
+        """There is no such model any more."""
+        self.end(name)
+        self._usages.pop(name, None)
+
+    def _absent(self, rivals: Sequence[Rival]) -> list[Rival]:
+        """Models that were asked for since the oldest request for `rivals` that is remembered, and
+        are gone: they will want the same cards again.
+        """
         cards = {card for one in rivals for way in one.ways for card in on_cards(way.need)}
-        gone = (
-            (name, model)
-            for name, model in self.sharing.others(names)
-            if cards & on_cards(model.need).keys()
+        begin = min((one.arrivals[0] for one in rivals if one.arrivals), default=NEVER)
+        names = {one.name for one in rivals}
+        return [
+            self._rival(name, usage.model, None)
+            for name, usage in self._usages.items()
+            if name not in names and usage.model is not None
+            if usage.arrivals and usage.arrivals[-1] >= begin
+            if cards & on_cards(usage.model.need).keys()
             if (record := self.records.get(name)) is None or not record.held
-        )
-        return [self._rival(name, model, None) for name, model in gone]
+        ]
 
     def _rival(self, name: str, model: Model, record: ModelRecord | None) -> Rival:
         lies = None
         if record is not None and record.phase == "loaded":
             model, lies = record.whole, Smaller(record.held, record.speed)
-        usage = self.sharing.usages[name]
+        usage = self._usages[name]
         ways = (way for way in model.all_ways if node_of(way.need) == HERE)
         return Rival(
             name=name,
@@ -99,9 +128,9 @@ class Agreements(msgspec.Struct):
         here, or asked for.
         """
         name = record.model.name
-        agreement = self.sharing.agreements.get(name)
+        agreement = self._agreements.get(name)
         record.shared = None
-        self.sharing.usages[name].model = record.model
+        self._usages[name].model = record.model
         if agreement is None or not any(map(self._is_around, agreement.parts.keys() - {name})):
             return
         way = agreement.way(name, record.model.all_ways)
@@ -129,7 +158,7 @@ class Agreements(msgspec.Struct):
         giving way has cost more than it saved.
         """
         name = record.model.name
-        agreement = self.sharing.agreements.get(name)
+        agreement = self._agreements.get(name)
         if agreement is None or record.phase != "loaded" or record.model.pinned:
             return
         others = [self.records.get(other) for other in agreement.parts.keys() - {name}]

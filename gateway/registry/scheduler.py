@@ -48,7 +48,7 @@ from gateway.registry.protocol import (
     WhyUnload,
 )
 from gateway.registry.record import NEVER, ModelRecord, Phase, Records
-from gateway.registry.sharing import Sharing, on_cards
+from gateway.registry.sharing import on_cards
 from gateway.registry.turns import Turns
 
 SHORT_REST = 1.0  # seconds until a model is loaded again that broke after it had served
@@ -63,8 +63,7 @@ class Scheduler:
         self._records = Records()
         self._homes: dict[int, ModelRecord] = {}  # of each ticket, while it waits or holds
         self.room = MemoryLedger(budgets, self._records)
-        self._sharing = Sharing()
-        self._agreements = Agreements(self._records, self.room, rules, self._sharing)
+        self._agreements = Agreements(self._records, self.room, rules)
         self._turns = Turns(self._records, self.room, rules, self._agreements)
         self._recent_wait = 0.0  # seconds, of those granted lately
         self._closing = False
@@ -74,7 +73,7 @@ class Scheduler:
         orders = list(self._settle(now))
         record = self._records.open(model)
         if ticket.holds:
-            self._sharing.asked(model.name, now)
+            self._agreements.asked(model.name, now)
         if ticket.holds and record.is_open and not (record.line or self._closing):
             self._homes[ticket.number] = record
             record.users[ticket.number] = ticket
@@ -105,7 +104,7 @@ class Scheduler:
         requested = ticket.keep_alive
         record.ttl = record.model.ttl if requested is None else requested
         began = max(ticket.arrived, record.loaded_at)
-        self._sharing.answered(record.model.name, max(0.0, now - began), record.speed)
+        self._agreements.answered(record.model.name, max(0.0, now - began), record.speed)
         if not record.users:
             record.idle_since = now
             self._agreements.regret(record)
@@ -249,8 +248,7 @@ class Scheduler:
 
     def removed(self, now: float, name: str) -> list[Order]:
         """There is no such model any more: running answers end, those in line are refused."""
-        self._agreements.end(name)
-        self._sharing.forget(name)
+        self._agreements.forget(name)
         record = self._records.get(name)
         if record is None:
             return []

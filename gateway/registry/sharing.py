@@ -16,8 +16,8 @@ asked for, it gets its full room back.
 Pure: it knows no clock, no record and no ledger.
 """
 
-from collections import Counter, defaultdict, deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
 import msgspec
@@ -96,60 +96,6 @@ class Agreement:
     def keeps(self, name: str, held: Bytes) -> bool:
         """Whether a model keeps to it that holds so much."""
         return _within(held, self.parts[name])
-
-
-class Sharing:
-    """What was seen of each model (`usages`), and the agreements that there are; by name."""
-
-    def __init__(self) -> None:
-        self.usages: defaultdict[str, Usage] = defaultdict(Usage)
-        self.agreements: dict[str, Agreement] = {}  # by each model that is part of it
-
-    def others(self, names: Collection[str]) -> Iterator[tuple[str, Model]]:
-        """Models besides those called so that were asked for while they were absent, since the
-        oldest request for one of these that is remembered.
-        """
-        asked = [usage for name in names if (usage := self.usages[name]).arrivals]
-        begin = min((usage.arrivals[0] for usage in asked), default=float("inf"))
-        for name, usage in self.usages.items():
-            late = usage.arrivals and usage.arrivals[-1] >= begin
-            if name not in names and late and usage.model is not None:
-                yield name, usage.model
-
-    def asked(self, name: str, now: float) -> None:
-        """Somebody wants a lease."""
-        self.usages[name].arrivals.append(now)
-        if (agreement := self.agreements.get(name)) is not None:
-            agreement.asked(name)
-
-    def answered(self, name: str, seconds: float, speed: float) -> None:
-        """A lease was given back; `speed`: the model's, as a part of its best."""
-        self.usages[name].answered(seconds * speed)
-        if (agreement := self.agreements.get(name)) is not None:
-            agreement.lost[name] += seconds * (1.0 - speed)
-            agreement.spent += seconds * (1.0 - speed)
-
-    def agree(self, agreement: Agreement) -> None:
-        """Its models are part of no other."""
-        self.agreements.update(dict.fromkeys(agreement.parts, agreement))
-
-    def end(self, name: str) -> tuple[str, ...]:
-        """The agreement of a model, if there is one; whom it was among."""
-        agreement = self.agreements.get(name)
-        members = () if agreement is None else tuple(agreement.parts)
-        for member in members:
-            del self.agreements[member]
-        return members
-
-    def forget(self, name: str) -> tuple[str, ...]:
-        """There is no such model any more; see `end`."""
-        self.usages.pop(name, None)
-        return self.end(name)
-
-    @property
-    def together(self) -> tuple[str, ...]:
-        """The models that are kept together with others."""
-        return tuple(self.agreements)
 
 
 def _within(need: Bytes, part: Bytes) -> bool:
