@@ -22,7 +22,11 @@ from gateway.registry.nodes import ALONE, node_of, nodes_of
 from gateway.registry.protocol import Bytes, Evicted, Model, Ticket, WhyUnload
 
 Phase: TypeAlias = Literal["absent", "loading", "loaded", "draining", "leaving", "parked"]
+# Others than by phase: with a line or wanted by an administrator; of those who are to be loaded,
+# and who are loaded; who leave when they have been idle for some time.
+Group: TypeAlias = Literal["asked", "claims", "served", "mortal"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
+GROUPS: tuple[Group, ...] = get_args(Group)
 
 NEVER = float("inf")
 BACKOFF_LIMIT = 300.0  # seconds; a broken model is tried again at least so often when asked for
@@ -320,15 +324,13 @@ class Records(Mapping[str, ModelRecord]):
 
     def __init__(self) -> None:
         self._all: dict[str, ModelRecord] = {}
-        self._phases: dict[Phase, dict[str, ModelRecord]] = {phase: {} for phase in PHASES}
+        self._groups: dict[Phase | Group, dict[str, ModelRecord]] = {
+            group: {} for group in (*PHASES, *GROUPS)
+        }
         self.promised_sizes: dict[str, int] = {}  # bytes that records hold, by device
         self._holders: dict[str, dict[str, ModelRecord]] = {}  # by device
         self._there: dict[str, dict[str, ModelRecord]] = {}  # by node
-        self._asked: dict[str, ModelRecord] = {}
-        self._claims: dict[str, ModelRecord] = {}
-        self._served: dict[str, ModelRecord] = {}
         self._known: dict[str, tuple[Model, Mapping[str, Sequence[Bytes]]]] = {}
-        self._mortal: dict[str, ModelRecord] = {}
         self.waiting = 0  # tickets in line that want a lease
         self.changed: set[str] = set()  # the nodes on which something did since this was emptied
 
@@ -346,38 +348,26 @@ class Records(Mapping[str, ModelRecord]):
         """Nobody waits for a model, none leaves, and none will by itself: nothing follows from
         them, whatever time it is.
         """
-        return not (
-            self._asked or self._mortal or self._phases["draining"] or self._phases["absent"]
-        )
+        groups = self._groups
+        return not (groups["asked"] or groups["mortal"] or groups["draining"] or groups["absent"])
 
     def open(self, model: Model) -> ModelRecord:
         """That of `model`, a new one if there is none; it is up to date then."""
         record = self._all.get(model.name)
         if record is None:
             record = self._all[model.name] = ModelRecord(model, self)
-            self._phases["absent"][model.name] = record
+            self._groups["absent"][model.name] = record
         record.model = model
         return record
 
     def forget(self, record: ModelRecord) -> None:
         """One that holds nothing and is asked for by nobody."""
-        name = record.model.name
-        del self._all[name]
-        indices = (self._asked, self._claims, self._served, self._mortal)
-        for index in (self._phases[record.phase], *indices):
-            index.pop(name, None)
+        for index in (self._all, *self._groups.values()):
+            index.pop(record.model.name, None)
 
-    def among(self, *phases: Phase) -> list[ModelRecord]:
-        """Those in one of these phases."""
-        return [record for phase in phases for record in self._phases[phase].values()]
-
-    def asked(self) -> list[ModelRecord]:
-        """Those with a line, or wanted by an administrator."""
-        return list(self._asked.values())
-
-    def served(self) -> list[ModelRecord]:
-        """Of those the loaded ones."""
-        return list(self._served.values())
+    def among(self, *groups: Phase | Group) -> list[ModelRecord]:
+        """Those in one of these phases or groups."""
+        return [record for group in groups for record in self._groups[group].values()]
 
     def ways(self, model: Model) -> Mapping[str, Sequence[Bytes]]:
         """Where it may lie, by node; nodes, and the ways on each, in its order. There may be
@@ -387,14 +377,6 @@ class Records(Mapping[str, ModelRecord]):
         if known is None or known[0].need is not model.need or known[0].others is not model.others:
             known = self._known[model.name] = model, ways(model)
         return known[1]
-
-    def claims(self) -> list[ModelRecord]:
-        """Those that are to be loaded."""
-        return list(self._claims.values())
-
-    def mortal(self) -> list[ModelRecord]:
-        """Those that leave when they have been idle for some time."""
-        return list(self._mortal.values())
 
     def promised(self, device: str) -> int:
         """Bytes of it that records hold."""
@@ -416,9 +398,8 @@ class Records(Mapping[str, ModelRecord]):
 
     def note_phase(self, record: ModelRecord, before: Phase) -> None:
         """It was in phase `before`."""
-        name = record.model.name
-        self._phases[before].pop(name, None)
-        self._phases[record.phase][name] = record
+        self._groups[before].pop(record.model.name, None)
+        self._groups[record.phase][record.model.name] = record
         self.note_asked(record)
 
     def note_held(self, record: ModelRecord, before: Bytes, before_at: Iterable[str]) -> None:
@@ -436,21 +417,15 @@ class Records(Mapping[str, ModelRecord]):
         for device, size in record.held.items():
             self.promised_sizes[device] = self.promised_sizes.get(device, 0) + size
             self._holders.setdefault(device, {})[name] = record
-        self.note_change(record)
+        self.changed |= record.nodes
 
     def note_asked(self, record: ModelRecord) -> None:
         """Its line changed, or whether it is wanted."""
-        name = record.model.name
-        for index, belongs in (
-            (self._asked, record.line or record.wanted),
-            (self._claims, record.is_claim),
-            (self._served, record.phase == "loaded" and (record.line or record.wanted)),
-        ):
-            if belongs:
-                index[name] = record
-            else:
-                index.pop(name, None)
-        self.note_change(record)
+        asked = bool(record.line) or record.wanted
+        self._put(record, "asked", belongs=asked)
+        self._put(record, "claims", belongs=record.is_claim)
+        self._put(record, "served", belongs=asked and record.phase == "loaded")
+        self.changed |= record.nodes
 
     def note_line(self, record: ModelRecord, ticket: Ticket, more: int) -> None:
         """A ticket came to its line, or left it."""
@@ -460,14 +435,13 @@ class Records(Mapping[str, ModelRecord]):
 
     def note_ttl(self, record: ModelRecord) -> None:
         """It stays for another time."""
-        if record.ttl >= 0:
-            self._mortal[record.model.name] = record
-        else:
-            self._mortal.pop(record.model.name, None)
+        self._put(record, "mortal", belongs=record.ttl >= 0)
 
-    def note_change(self, record: ModelRecord) -> None:
-        """Something may have another place now where it lies."""
-        self.changed |= record.nodes
+    def _put(self, record: ModelRecord, group: Group, *, belongs: bool) -> None:
+        if belongs:
+            self._groups[group][record.model.name] = record
+        else:
+            self._groups[group].pop(record.model.name, None)
 
 
 def ways(model: Model) -> Mapping[str, Sequence[Bytes]]:

@@ -284,7 +284,7 @@ class Scheduler:
         """When to `tick`, if nothing happens before; None: time alone changes nothing."""
         if self._records.are_quiet:
             return None
-        expiries = (record.expires_at() for record in self._records.mortal())
+        expiries = (record.expires_at() for record in self._records.among("mortal"))
         moment = min(self._turns.next_moment(now), min(expiries, default=NEVER))
         return moment if moment < NEVER else None
 
@@ -325,7 +325,7 @@ class Scheduler:
         """The newest of those in line, of the owner who has most there; None where that is no more
         than `owner` would have.
         """
-        lines = (record.line.values() for record in self._records.asked())
+        lines = (record.line.values() for record in self._records.among("asked"))
         waiting = [ticket for line in lines for ticket in line if ticket.holds]
         counts = Counter(ticket.owner for ticket in waiting)
         greediest = max(counts, key=counts.__getitem__, default=owner)
@@ -372,7 +372,7 @@ class Scheduler:
         ):  # a model may be free to go once those it had to stay for are served
             yield from self._turns.admit(now)
             served = [
-                order for record in self._records.served() for order in self._serve(now, record)
+                order for record in self._records.among("served") for order in self._serve(now, record)
             ]
             yield from served
         self._expire(now)
@@ -381,13 +381,13 @@ class Scheduler:
         self._forget()
 
     def _expire(self, now: float) -> None:
-        for record in self._records.mortal():
+        for record in self._records.among("mortal"):
             if now >= record.expires_at():
                 record.phase, record.leaving = "draining", "idle"
 
     def _refuse_impossible(self) -> Iterator[Order]:
         """What would not fit even alone must not wait: pinned models may have come since it did."""
-        for claim in self._records.claims():
+        for claim in self._records.among("claims"):
             if (obstacle := self.room.obstacle(claim.model.name, claim.needs)) is not None:
                 claim.wanted, claim.retrying = False, None
                 yield from self._refuse_line(claim, "too_large", obstacle)

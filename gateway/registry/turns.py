@@ -163,7 +163,7 @@ class Turns(msgspec.Struct):
     def apply(self, rules: SwapConfig) -> None:
         """From now on these are the rules, and other budgets, perhaps."""
         self.rules = rules
-        for claim in self.records.claims():
+        for claim in self.records.among("claims"):
             claim.looked_at = None
 
     def shrink(self, now: float) -> None:
@@ -206,11 +206,11 @@ class Turns(msgspec.Struct):
             age = claim.oldest if late else 0.0
             return claim not in begun, not late, age, not claim.wanted, -worth(claim), claim.oldest
 
-        return sorted(self.records.claims(), key=rank)
+        return sorted(self.records.among("claims"), key=rank)
 
     def next_moment(self, now: float) -> float:
         """When time alone may change what `admit` does; never, if it can't."""
-        claims = self.records.claims()
+        claims = self.records.among("claims")
         if not claims:
             self._moments.clear()
             return NEVER
