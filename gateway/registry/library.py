@@ -29,7 +29,7 @@ from config.errors import ConfigError, Source
 from config.models import options_for, sampling_for, written_names
 from config.settings import Config, ModelConfig
 from config.upstreams import UpstreamConfig
-from config.values import hub_id
+from config.values import alike, hub_id
 from gateway.keys.access import ADMIN, Access
 from gateway.registry.entry import Known, ModelEntry
 from gateway.registry.folders import ModelFolder, Recognise, Unusable
@@ -41,42 +41,6 @@ log = structlog.get_logger(__name__)
 
 
 Discovered: TypeAlias = tuple[str, ModelFiles, Names]  # its name, and what else it is called
-
-
-class UpstreamModels:
-    """What the upstreams of a configuration offer, besides what their servers list.
-
-    Raises ConfigError for a template that can't be read.
-    """
-
-    def __init__(self, config: Config, roster: Roster) -> None:
-        self._roster = roster
-        self._configs = {upstream.name: upstream for upstream in config.upstreams}
-        self._templates = {
-            name: template_of(upstream, "upstream") for name, upstream in self._configs.items()
-        }
-
-    def named(self) -> Iterator[tuple[str, ModelFiles]]:
-        """What the configuration names."""
-        return ((name, files) for name, files in self._roster.offers() if self._names(files))
-
-    def discovered(self) -> Iterator[Discovered]:
-        """What was found in lists of models."""
-        return (
-            (name, files, ()) for name, files in self._roster.offers() if not self._names(files)
-        )
-
-    def _names(self, files: ModelFiles) -> bool:
-        return self.config(files).models != "all"
-
-    def config(self, files: ModelFiles) -> UpstreamConfig:
-        """Of the upstream that has this model."""
-        assert files.remote is not None, "it is another server's"
-        return self._configs[files.remote.upstream]
-
-    def template(self, files: ModelFiles) -> str | None:
-        """The chat template's text, where prompts are made here."""
-        return self._templates[self.config(files).name]
 
 
 def _options_with_names(config: Config) -> Iterator[tuple[str, str]]:
@@ -180,7 +144,8 @@ class ModelLibrary:
         former = before.roster if before else first_roster(lists)
         self.roster: Roster = roster_of(config.upstreams, former)
         self.fleet: Fleet = before.fleet if before else Fleet(self.roster)
-        self._offered = UpstreamModels(config, self.roster)
+        self._upstreams = {one.name: one for one in config.upstreams}
+        self._templates = {one.name: template_of(one, "upstream") for one in config.upstreams}
         self._nodes = Nodes(config.nodes)
         self.told: set[tuple[str, str, str]] = before.told if before else set()
         self.scan_lock: threading.Lock = before.scan_lock if before else threading.Lock()
@@ -270,10 +235,11 @@ class ModelLibrary:
             for model in self._config.models:
                 if model.of is None:
                     models |= self._own(model)
-            models |= {name: self._remote(name, files) for name, files in self._offered.named()}
+            named, listed = self._offered()
+            models |= {name: self._remote(name, files) for name, files, _ in named}
             taken = {name: place for place, name in written_names(self._config)}
-            for source in (self._scanned(), self._offered.discovered()):
-                models |= self._discovered([*source], taken, _places(models))
+            for source in ([*self._scanned()], listed):
+                models |= self._discovered(source, taken, _places(models))
             models |= (cached := self._discovered([*self._cached()], taken, _places(models)))
             models |= self._unusable_files(taken)
             models |= self._presets(models, _aliases(models))
@@ -326,6 +292,19 @@ class ModelLibrary:
         for models in scanned:
             for name, files in models.items():
                 yield name, files, others.get(name, ())
+
+    def _offered(self) -> tuple[Sequence[Discovered], Sequence[Discovered]]:
+        """What upstreams have: what the configuration names, and what is in their lists alone."""
+        named: list[Discovered] = []
+        listed: list[Discovered] = []
+        for name, files in self.roster.offers():
+            (listed if self._upstream(files).models == "all" else named).append((name, files, ()))
+        return named, listed
+
+    def _upstream(self, files: ModelFiles) -> UpstreamConfig:
+        """Of the upstream that has this model."""
+        assert files.remote is not None, "it is another server's"
+        return self._upstreams[files.remote.upstream]
 
     def _cached(self) -> Iterator[Discovered]:
         """What the hub's cache holds."""
@@ -484,13 +463,13 @@ class ModelLibrary:
 
     def _remote(self, name: str, files: ModelFiles) -> ModelEntry:
         """A model that another server runs."""
-        config = self._offered.config(files)
+        config = self._upstream(files)
         return ModelEntry(
             name=name,
             files=files,
             options=EngineOptions(max_concurrent=config.max_concurrent),
             format=config.format,
-            template=self._offered.template(files),
+            template=self._templates[config.name],
         )
 
     def _entry(self, model: ModelConfig, files: ModelFiles, replica_of: str = "") -> ModelEntry:
@@ -500,23 +479,17 @@ class ModelLibrary:
         else:
             files = self._catalog[files.backend].files.fitted(files, options)
         ttls = (model.ttl, options.ttl, self._config.swap.ttl)
-        return ModelEntry(
-            name=model.name,
+        return alike(ModelEntry, model)(
             files=files,
             options=options,
-            aliases=model.aliases,
-            turn=model.turn,
-            pinned=model.pinned,
-            preload=model.preload,
             ttl=next(ttl for ttl in ttls if ttl is not None),
             sampling=_requested(model),
-            format=model.format,
             template=template_of(model, "model"),
-            keep_reasoning=model.keep_reasoning,
-            system=model.system,
             template_variables=model.template_kwargs,
             adapters=None if model.lora is None else _adapters(model.lora),
+            of=None,
             created=0 if files.node else _stamp(files.path)[0] // 1_000_000_000,
+            replicas=(),
             replica_of=replica_of,
         )
 
