@@ -82,57 +82,17 @@ def most_connections() -> int:
     return min(MOST_CONNECTIONS, files // 2)
 
 
-class UnreadWatch(msgspec.Struct, eq=False):
-    """A connection whose client takes nothing of what waits for it is cut off.
+class Watched(asyncio.Protocol):
+    """One of uvicorn's protocols that cuts off a client which takes nothing of what waits for it.
 
     It watches only while the write buffer is so full that senders wait, and what is left when
     nothing more will come: a frame that is sent costs nothing.
     """
 
-    _seconds: float  # without progress
-    _timed_out: Callable[[], None]  # called where it cuts off
-    _loop: asyncio.AbstractEventLoop
-    _timer: asyncio.TimerHandle | None = None
-
-    def begin(self, transport: asyncio.Transport, client: str, cut_off: Callable[[], None]) -> None:
-        """Unless it watches already, or nothing waits. `cut_off` is called before the end."""
-        unsent = transport.get_write_buffer_size()
-        if self._timer is None and unsent:
-            check = partial(self._check, transport, client, cut_off, unsent)
-            self._timer = self._loop.call_later(self._seconds, check)
-
-    def end(self) -> None:
-        """The client reads, or has left."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _check(
-        self, transport: asyncio.Transport, client: str, cut_off: Callable[[], None], before: int
-    ) -> None:
-        """While it is watched the buffer only shrinks: as large as before is no progress."""
-        self._timer = None
-        unsent = transport.get_write_buffer_size()
-        if unsent < before:
-            self.begin(transport, client, cut_off)
-            return
-        log.warning(
-            "client disconnected: it doesn't read",
-            client=client,
-            seconds=self._seconds,
-            unsent_bytes=unsent,
-        )
-        cut_off()
-        self._timed_out()
-        transport.abort()
-
-
-class Watched(asyncio.Protocol):
-    """What one of uvicorn's protocols is with an `UnreadWatch`."""
-
     loop: asyncio.AbstractEventLoop
     transport: asyncio.Transport
     client: tuple[str, int] | None
+    _timer: asyncio.TimerHandle | None = None
 
     def __init__(
         self,
@@ -141,10 +101,13 @@ class Watched(asyncio.Protocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
-        watch: Callable[[asyncio.AbstractEventLoop], UnreadWatch],
+        patience: float,
+        timed_out: Callable[[], None],
     ) -> None:
+        """`patience`: seconds without progress. `timed_out` is called where it cuts off."""
         super().__init__(config, server_state, app_state, _loop)  # type: ignore[call-arg] # uvicorn's take them
-        self._unread = watch(self.loop)
+        self._patience = patience
+        self._timed_out = timed_out
 
     def pause_writing(self) -> None:
         """The buffer is full."""
@@ -154,15 +117,41 @@ class Watched(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The client has read on."""
         super().resume_writing()
-        self._unread.end()
+        self._rest()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It is over."""
-        self._unread.end()
+        self._rest()
         super().connection_lost(exc)
 
     def _watch(self) -> None:
-        self._unread.begin(self.transport, self.client[0] if self.client else "", self._cut_off)
+        """Unless it does already, or nothing waits."""
+        unsent = self.transport.get_write_buffer_size()
+        if self._timer is None and unsent:
+            self._timer = self.loop.call_later(self._patience, self._check, unsent)
+
+    def _rest(self) -> None:
+        """The client reads, or has left."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _check(self, before: int) -> None:
+        """While it is watched the buffer only shrinks: as large as before is no progress."""
+        self._timer = None
+        unsent = self.transport.get_write_buffer_size()
+        if unsent < before:
+            self._watch()
+            return
+        log.warning(
+            "client disconnected: it doesn't read",
+            client=self.client[0] if self.client else "",
+            seconds=self._patience,
+            unsent_bytes=unsent,
+        )
+        self._cut_off()
+        self._timed_out()
+        self.transport.abort()
 
     def _cut_off(self) -> None:
         """Note it for whoever answers."""
@@ -273,7 +262,7 @@ class GuardedConnection(Watched, HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._answering = cycle
         if not self.flow.write_paused:  # the next answer will make the buffer grow
-            self._unread.end()
+            self._rest()
         super()._start_asgi_task(cycle, app)
 
     def _cut_off(self) -> None:
@@ -343,7 +332,7 @@ class Server(uvicorn.Server):
         """`timed_out` is called for each client that is cut off after `send_timeout`, `hangup` on
         the event loop after SIGHUP, `drain` before the process is ended: what was printed goes out.
         """
-        watch = partial(UnreadWatch, config.send_timeout, timed_out)
+        patience = config.send_timeout
         super().__init__(
             uvicorn.Config(
                 LifeEnding(app, self._broke),
@@ -351,8 +340,8 @@ class Server(uvicorn.Server):
                 port=config.port,
                 loop="auto",  # uvloop, where there is one
                 # any callables that make a protocol
-                http=partial(GuardedConnection, watch=watch),  # type: ignore[arg-type]
-                ws=partial(GuardedSocket, watch=watch),  # type: ignore[arg-type]
+                http=partial(GuardedConnection, patience=patience, timed_out=timed_out),  # type: ignore[arg-type]
+                ws=partial(GuardedSocket, patience=patience, timed_out=timed_out),  # type: ignore[arg-type]
                 ws_max_size=config.max_message,
                 ws_ping_timeout=config.send_timeout,
                 ws_per_message_deflate=False,  # texts of a few words, and a zip bomb less

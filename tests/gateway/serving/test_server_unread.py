@@ -5,7 +5,6 @@ import socket
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack
 from contextvars import Context
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVarTuple, Unpack
 
@@ -18,7 +17,7 @@ from structlog.testing import capture_logs
 from uvicorn.server import ServerState
 
 from config.settings import Config, ModelConfig, ServerConfig
-from gateway.serving.server import LOOK, GuardedConnection, UnreadWatch
+from gateway.serving.server import LOOK, GuardedConnection
 from tests.gateway.http.serving import Running, serving
 from tests.hang import HANG
 
@@ -196,7 +195,8 @@ def test_a_client_that_reads_ever_so_slowly_is_served() -> None:
         ServerState(),
         {},
         timers,
-        watch=partial(UnreadWatch, PATIENCE, lambda: times.append(None)),
+        patience=PATIENCE,
+        timed_out=lambda: times.append(None),
     )
     connection.connection_made(transport)
     transport.unsent = 100_000
