@@ -69,14 +69,6 @@ class ReloadReport(msgspec.Struct, frozen=True, kw_only=True):
     models: ModelChanges
 
 
-class Planned(msgspec.Struct, frozen=True):
-    """What a reload would do, and all it takes to do it."""
-
-    report: ReloadReport
-    config: Config
-    apply: Apply
-
-
 class ModelCopy(msgspec.Struct, frozen=True):
     """A model that was added while the server runs: another one's files under a name of its own.
 
@@ -89,19 +81,23 @@ class ModelCopy(msgspec.Struct, frozen=True):
     original: ModelConfig | None = None
 
 
+Copies: TypeAlias = Mapping[str, ModelCopy]  # by name
+Upstreams: TypeAlias = tuple[UpstreamConfig, ...]
+
+
 class Reloader:
-    """One per server. `config` is what is in force."""
+    """One per server. `config` is what is in force: what is written, and what was added since."""
 
     def __init__(self, config: Config, source: ConfigSource | None = None) -> None:
         """Without a `source` nothing can be read again."""
-        self.config = config
+        self.config = self._written = config
         self.source = source
         self._one_at_a_time = anyio.Lock()
         self._asked = anyio.Event()
         self._watches = False
         self._first = self._stamp()  # what is written from now on is a change
-        self._copies: dict[str, ModelCopy] = {}
-        self._announced: tuple[UpstreamConfig, ...] = ()
+        self._copies: Copies = {}
+        self._announced: Upstreams = ()
 
     def begin(
         self,
@@ -122,14 +118,13 @@ class Reloader:
             raise InvalidRequest("this server was not started from a configuration")
         async with self._one_at_a_time:
             try:
-                planned = await self._planned(self.source.read)
+                report, apply = await self._planned(self.source.read)
             except ConfigError as error:
                 raise InvalidRequest(str(error), param=error.path) from error
             if plan:
-                return planned.report
-            self.config = planned.config
-            planned.apply()
-            report = msgspec.structs.replace(planned.report, applied=True)
+                return report
+            apply()
+            report = msgspec.structs.replace(report, applied=True)
             self._notify(report)
             return report
 
@@ -140,23 +135,26 @@ class Reloader:
         if self.source is None or (understand := self.source.understand) is None:
             raise InvalidRequest("this server was not started from a configuration")
         async with self._one_at_a_time:
-            return (await self._planned(lambda: understand(text))).report
+            report, _ = await self._planned(lambda: understand(text))
+            return report
 
-    async def _planned(self, read: Callable[[], Config]) -> Planned:
-        """The consequences of a configuration that is not in force yet. Raises ConfigError."""
-        new = self._with_announced(self._with_copies(await to_thread.run_sync(read)))
-        running = in_force(self.config, new)
-        prepared, apply = await to_thread.run_sync(self._prepared, running, abandon_on_cancel=True)
+    async def _planned(self, read: Callable[[], Config]) -> tuple[ReloadReport, Apply]:
+        """What a configuration that is not in force yet would do, and what has it done. Raises
+        ConfigError.
+        """
+        new = await to_thread.run_sync(read)
+        running = in_force(self._written, new)
+        prepared, apply = await self._prepared(running, self._copies, self._announced)
         if self.config.keys and not new.keys:
             raise ConfigError("the configuration", "$.keys", LAST_KEY)
-        found = differences(self.config, new)
+        found = differences(self.config, _whole(new, self._copies, self._announced))
         report = ReloadReport(
             applied=False,
             changed=(*found.live, *found.models),
             restart=found.restart,
             models=prepared.changes,
         )
-        return Planned(report, running, apply)
+        return report, apply
 
     @property
     def copies(self) -> Mapping[str, str]:
@@ -173,76 +171,52 @@ class Reloader:
         be.
         """
         async with self._one_at_a_time:
-            await self._take({**self._copies, copy.model.name: copy})
+            await self._put({**self._copies, copy.model.name: copy}, self._announced)
 
     async def remove(self, name: str) -> None:
         """Without a model that was added. Raises NotFound."""
         async with self._one_at_a_time:
             if name not in self._copies:
                 raise NotFound(f"{name!r:.200} is not a copy made on this server.", param="model")
-            await self._take({key: one for key, one in self._copies.items() if key != name})
+            copies = {key: one for key, one in self._copies.items() if key != name}
+            await self._put(copies, self._announced)
 
-    async def _take(self, copies: dict[str, ModelCopy]) -> None:
-        """These copies in place of those there are."""
-        ours = [one for copy in self._copies.values() for one in (copy.model, copy.original)]
-        written = tuple(one for one in self.config.models if one not in ours)
-        before, self._copies = self._copies, copies
-        try:
-            config = self._with_copies(msgspec.structs.replace(self.config, models=written))
-            check_names(config, Source("the configuration"))
-            await self._replace(config)
-        except ConfigError as error:
-            self._copies = before
-            raise InvalidRequest(error.problem, param=error.path) from error
-        except BaseException:
-            self._copies = before
-            raise
-
-    async def announce(self, upstreams: tuple[UpstreamConfig, ...]) -> None:
+    async def announce(self, upstreams: Upstreams) -> None:
         """These upstreams besides those of the configuration, in place of those before. Raises
         InvalidRequest where the configuration has one of the name.
         """
         async with self._one_at_a_time:
-            written = [one for one in self.config.upstreams if one not in self._announced]
-            names = {one.name for one in written}
+            names = {one.name for one in self._written.upstreams}
             if taken := [one.name for one in upstreams if one.name in names]:
                 raise InvalidRequest.at("name", f"The configuration has an upstream {taken[0]!r}.")
-            config = msgspec.structs.replace(self.config, upstreams=(*written, *upstreams))
-            try:
-                await self._replace(config)
-            except ConfigError as error:
-                raise InvalidRequest(error.problem, param=error.path) from error
-            self._announced = upstreams
+            await self._put(self._copies, upstreams)
 
-    def _with_announced(self, config: Config) -> Config:
-        """But for those whose names `config` has itself."""
-        names = {one.name for one in config.upstreams}
-        added = (one for one in self._announced if one.name not in names)
-        return msgspec.structs.replace(config, upstreams=(*config.upstreams, *added))
-
-    async def _replace(self, config: Config) -> None:
-        """Put in force, whole. Raises ConfigError."""
-        _, apply = await to_thread.run_sync(self._prepared, config, abandon_on_cancel=True)
-        self.config = config
+    async def _put(self, copies: Copies, announced: Upstreams) -> None:
+        """Put in force besides what is written. Raises InvalidRequest."""
+        try:
+            if copies is not self._copies:
+                source = Source("the configuration")
+                check_names(_whole(self._written, copies, announced), source)
+            _, apply = await self._prepared(self._written, copies, announced)
+        except ConfigError as error:
+            raise InvalidRequest(error.problem, param=error.path) from error
         apply()
 
-    def _with_copies(self, config: Config) -> Config:
-        """`config` and the copies, but for those whose names it has itself."""
-        taken = {name for model in config.models for name in (model.name, *model.aliases)}
-        kept = [one for name, one in self._copies.items() if name not in taken]
-        originals = {one.original.name: one.original for one in kept if one.original is not None}
-        added = (
-            *(one for name, one in originals.items() if name not in taken),
-            *(one.model for one in kept),
-        )
-        return msgspec.structs.replace(config, models=(*config.models, *added))
+    async def _prepared(
+        self, written: Config, copies: Copies, announced: Upstreams
+    ) -> tuple[PreparedModels, Apply]:
+        """What puts that in force: everything that may refuse it has agreed. Raises ConfigError."""
+        config = _whole(written, copies, announced)
 
-    def _prepared(self, config: Config) -> tuple[PreparedModels, Apply]:
-        """Everything that may refuse `config` has agreed."""
-        apply_rest = self._follow(config)
-        models = self._registry.prepare(config, cached_models(config))
+        def prepare() -> tuple[PreparedModels, Apply]:
+            apply_rest = self._follow(config)
+            return self._registry.prepare(config, cached_models(config)), apply_rest
+
+        models, apply_rest = await to_thread.run_sync(prepare, abandon_on_cancel=True)
 
         def apply() -> None:
+            self.config, self._written = config, written
+            self._copies, self._announced = copies, announced
             apply_rest()
             self._registry.apply(models, config)
 
@@ -303,3 +277,19 @@ class Reloader:
         except OSError:
             return None
         return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _whole(config: Config, copies: Copies, announced: Upstreams) -> Config:
+    """`config` with what was added, but for those whose names it has itself."""
+    taken = {name for model in config.models for name in (model.name, *model.aliases)}
+    kept = [one for name, one in copies.items() if name not in taken]
+    originals = {one.original.name: one.original for one in kept if one.original is not None}
+    added = (
+        *(one for name, one in originals.items() if name not in taken),
+        *(one.model for one in kept),
+    )
+    upstreams = {one.name for one in config.upstreams}
+    joined = (one for one in announced if one.name not in upstreams)
+    return msgspec.structs.replace(
+        config, models=(*config.models, *added), upstreams=(*config.upstreams, *joined)
+    )
