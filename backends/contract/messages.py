@@ -367,6 +367,11 @@ class Port(Protocol):
     @property
     def info(self) -> ModelInfo: ...
 
+    @property
+    def is_unreached(self) -> bool:
+        """See `Leasable.is_unreached`."""
+        ...
+
     def connect(self, receive: Callable[[Event], None]) -> None:
         """`receive` gets all events from now on, on the event loop's thread, in their order."""
         ...

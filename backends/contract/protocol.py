@@ -28,7 +28,7 @@ import msgspec
 from backends.contract.samplers import Sampling
 
 if TYPE_CHECKING:
-    from backends.contract.beginnings import SavedSlot
+    from backends.contract.beginnings import Beginnings, SavedSlot
 
 Modality: TypeAlias = Literal["text", "image"]
 Task: TypeAlias = Literal["generate", "embed", "rank"]  # the last two: `backends.contract.encoder`
@@ -466,25 +466,47 @@ class Tokenizing(Protocol):
         ...
 
 
-class LoadedModel(Tokenizing, Protocol):
-    """What every model in memory has, whatever its task."""
+class Leasable(Protocol):
+    """What the registry asks of whatever it leases, a model in memory or another server's. The
+    answers here are those of one of which that can't be said.
+    """
+
+    @property
+    def info(self) -> ModelInfo: ...
 
     @property
     def failure(self) -> str | None:
         """Why it can't be used any more; None while it can. The engine reports it once, before the
         errors of the jobs that it ends.
         """
-        ...
+        return None
 
     def on_failure(self, tell: Callable[[], None]) -> None:
         """`tell` is called on the event loop's thread when there is a `failure`, whether the model
         is used then or not.
         """
-        ...
+
+    @property
+    def is_unreached(self) -> bool:
+        """Whether its failure is that the machine it lies on can't be reached any more."""
+        return False
+
+    @property
+    def pace(self) -> float | None:
+        """Steps a second of the last job that was computed alone; None: that isn't known."""
+        return None
+
+    def keep_in(self, beginnings: "Beginnings") -> None:
+        """From now on its conversations outlive their slots there; before its first job. An engine
+        that can't take them out ignores it.
+        """
 
     async def aclose(self) -> None:
         """Free the device. Called only when no job is open; harmless a second time."""
-        ...
+
+
+class LoadedModel(Tokenizing, Leasable, Protocol):
+    """What every model in memory has, whatever its task."""
 
 
 class ModelContainer(LoadedModel, Protocol):

@@ -468,6 +468,8 @@ class Driver(EngineThread[Engine, JobCommand]):
 class ThreadPort(ABC):
     """The engine's end: its thread, and what is asynchronous of it. Create it on the event loop."""
 
+    is_unreached = False
+
     def __init__(self, engine: Tokenizing, thread: EngineThread[Any, Any]) -> None:
         self._engine = engine
         self._thread = thread
@@ -566,6 +568,6 @@ class DrivenContainer(PortContainer):
         self.engine = engine
 
     def keep_in(self, beginnings: Beginnings) -> None:
-        """See `PortContainer.keep_in`."""
+        """See `Leasable.keep_in`."""
         if isinstance(self.engine, Keeping):
             self.engine.kept = beginnings

@@ -50,6 +50,7 @@ from backends.contract.messages import (
 from backends.contract.protocol import (
     Ended,
     Generation,
+    LoadedModel,
     ModelInfo,
     Output,
     Piece,
@@ -283,15 +284,16 @@ class PortSlots(msgspec.Struct, eq=False):
             raise InvalidJob(f"The model has the slots 0 to {last}, not {slot}.", "id_slot")
 
 
-class PortEnd:
+class PortEnd(LoadedModel):
     """What both kinds of containers whose engine is behind a port have in common: its end, and what
     reads texts. Create it on the event loop.
     """
 
+    failure: str | None = None
+
     def __init__(self, port: Port, tokenizer: Tokenizing | Tokenizer) -> None:
         """`tokenizer`: the model's, in this process."""
         self.port = port
-        self.failure: str | None = None
         self._tokenizer = tokenizer
         self._keys = itertools.count(1)
         self._close_sent = False
@@ -304,6 +306,10 @@ class PortEnd:
     def info(self) -> ModelInfo:
         return self.port.info
 
+    @property
+    def is_unreached(self) -> bool:
+        return self.port.is_unreached
+
     def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:
         return self._tokenizer.tokenize(text, special=special)
 
@@ -312,11 +318,11 @@ class PortEnd:
         return self._tokenizer.detokenize(tokens)
 
     def on_failure(self, tell: Callable[[], None]) -> None:
-        """See `LoadedModel.on_failure`."""
+        """See `Leasable.on_failure`."""
         self._on_failure = tell
 
     async def aclose(self) -> None:
-        """See `LoadedModel.aclose`."""
+        """See `Leasable.aclose`."""
         if not self._close_sent:
             self._close_sent = True
             if self._lost is None:
@@ -365,7 +371,6 @@ class PortContainer(PortEnd):
 
     @property
     def pace(self) -> float | None:
-        """Steps a second of the last job that was computed alone; None: there was none."""
         return self._mailboxes.pace
 
     def pieces(self, tokens: Sequence[int]) -> Sequence[bytes]:
@@ -392,9 +397,7 @@ class PortContainer(PortEnd):
                         await mailbox.left()
 
     def keep_in(self, beginnings: Beginnings) -> None:
-        """From now on its conversations outlive their slots there; before its first job. An engine
-        that can't take them out ignores it.
-        """
+        """See `Leasable.keep_in`."""
         loop = asyncio.get_running_loop()
 
         def send(answered: KeptAnswered) -> None:

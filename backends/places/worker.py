@@ -217,6 +217,8 @@ class FramedPort(asyncio.Protocol, ABC):
     how its end is seen, a subclass knows.
     """
 
+    is_unreached = False
+
     def __init__(self, model: str, report: Report, *, peer: int | None = None) -> None:
         """`peer`: the other end, a process of this machine; None: it is on another one."""
         self._model = model

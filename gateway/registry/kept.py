@@ -14,7 +14,6 @@ from anyio import to_thread
 from backends.contract.catalog import CPU, ModelFiles, command
 from backends.contract.identity import identity_if_there
 from backends.contract.protocol import Report
-from backends.places.container import PortContainer
 from backends.places.kept.files import Folder, Seal, salt_in
 from backends.places.kept.store import KeptStore
 from backends.places.upstream.fleet import Fleet
@@ -68,7 +67,7 @@ class Conversations:
 
     async def adopt(self, files: ModelFiles, options: EngineOptions, container: Container) -> None:
         """A model was loaded: its conversations go on, and are kept."""
-        if not isinstance(container, PortContainer) or not container.info.build:
+        if container.info.task != "generate" or not container.info.build:
             return
         if files.node is not None:
             there = container.info.identity

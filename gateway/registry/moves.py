@@ -21,8 +21,6 @@ from backends.contract.errors import LoadFailed, OutOfMemory
 from backends.contract.protocol import ModelInfo, Parkable, Progress, Report
 from backends.machine.supervision import Supervisor
 from backends.places.cluster.nodes import ClusterNodes, NodeLost
-from backends.places.container import PortContainer
-from backends.places.nodes.node import NodePort
 from backends.places.upstream.upstream import Container
 from backends.places.warm import WarmFiles
 from config.engines import EngineOptions
@@ -254,7 +252,7 @@ class Moves(msgspec.Struct, kw_only=True):
             still = self.residents.get(name) or self._parked.get(name)
             reason = container.failure
             if still is not None and still.container is container and reason is not None:
-                lost = self.cluster is not None and is_unreached(container)
+                lost = self.cluster is not None and container.is_unreached
                 if lost and self.cluster is not None:
                     self.cluster.lost(node_of(still.plan.placements[0]))
                 self.notify(Broken(name=name, reason=reason, rest=not lost))
@@ -474,17 +472,6 @@ class Moves(msgspec.Struct, kw_only=True):
             yield lambda: alone and number == self._begun
         finally:
             self._running -= 1
-
-
-def is_unreached(container: Container) -> bool:
-    """Whether it broke because its node is gone."""
-    port = container.port if isinstance(container, PortContainer) else None
-    return isinstance(port, NodePort) and port.is_unreached
-
-
-def pace_of(container: Container) -> float | None:
-    """Steps a second of its last answer that was computed alone; None: that isn't known."""
-    return container.pace if isinstance(container, PortContainer) else None
 
 
 def _info_at(node: str, info: ModelInfo) -> ModelInfo:

@@ -36,7 +36,7 @@ from gateway.registry.kept import ContainerLoader, Conversations
 from gateway.registry.library import CacheOfModels, ModelLibrary
 from gateway.registry.line import Alarm, Clock, LoopClock, Place, Places, Waiting
 from gateway.registry.loaders import CatalogLoader, Loader
-from gateway.registry.moves import Moves, pace_of
+from gateway.registry.moves import Moves
 from gateway.registry.names import ModelNames
 from gateway.registry.nodes import HERE, named, node_of, nodes_of, without_turns
 from gateway.registry.orders import Orders, RegistryParts
@@ -314,7 +314,7 @@ class Registry:
             with place.scope:
                 lease = self._moves.lease(place)
                 yield lease.called(requested) if requested.of or entry.replicas else lease
-                if (pace := pace_of(lease.container)) is not None:
+                if (pace := lease.container.pace) is not None:
                     self._planner.spoke(place.model, pace)
             if place.scope.cancelled_caught:
                 raise self._aborted(entry.name)

@@ -128,7 +128,6 @@ class NodePort(FramedPort):
         self._greeted: asyncio.Future[None] = self._loop.create_future()
         self._lost = False  # it was told how the worker ended
         self._serving = False  # a model was asked for
-        self.is_unreached = False  # the node itself is lost, and not just its worker
 
     async def greet(self) -> None:
         """Connect, and make sure of each other. Raises LoadFailed."""
@@ -258,7 +257,7 @@ class NodePort(FramedPort):
     async def _loss(self) -> LoadFailed | None:
         if self._closing or self._lost:
             return None
-        self.is_unreached = True
+        self.is_unreached = True  # and not just its worker
         return LoadFailed(f"the worker of {self._model} is lost: {self._unreached()}")
 
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from backends.contract.encoder import EncoderContainer
 from backends.contract.errors import UpstreamError
-from backends.contract.protocol import Modality, ModelContainer, ModelInfo
+from backends.contract.protocol import Leasable, Modality, ModelContainer, ModelInfo
 from backends.contract.remote import (
     HOPS,
     Caller,
@@ -209,7 +209,7 @@ def _secrets(config: UpstreamConfig) -> Iterator[str]:
             yield from (value, value.rpartition(" ")[2])
 
 
-class UpstreamModel:
+class UpstreamModel(Leasable):
     """One of an upstream's models, as the gateway leases it: another server, or one of several,
     runs it. `find`: the upstream as it is now, whose configuration may have changed since; it
     raises UpstreamError where there is none now, as all calls do.
@@ -221,14 +221,6 @@ class UpstreamModel:
         self._seen = find()
         self._offers = self._seen.lists.offers
         self._info = _info(self._seen.config, target)
-
-    @property
-    def failure(self) -> str | None:
-        """See `LoadedModel.failure`; servers elsewhere come back by themselves."""
-        return None
-
-    def on_failure(self, tell: Callable[[], None]) -> None:
-        """See `LoadedModel.on_failure`."""
 
     @property
     def info(self) -> ModelInfo:

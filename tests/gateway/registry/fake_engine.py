@@ -14,7 +14,7 @@ import msgspec
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
-from backends.contract.beginnings import SavedSlot
+from backends.contract.beginnings import Beginnings, SavedSlot
 from backends.contract.catalog import Cards, Fitted, Layout, ModelFiles, Placement, Room
 from backends.contract.errors import UnsupportedModel
 from backends.contract.protocol import (
@@ -83,6 +83,9 @@ class HandClock:
 class FakeContainer:
     """A model in memory that does nothing."""
 
+    is_unreached = False
+    pace = None
+
     def __init__(self, engine: "FakeEngine", name: str) -> None:
         self.name = name
         self._engine = engine
@@ -115,6 +118,9 @@ class FakeContainer:
         self._engine.tell[self.name] = tell
 
     def generate(self, job: Generation) -> AbstractAsyncContextManager[Outputs]:
+        raise NotImplementedError
+
+    def keep_in(self, beginnings: Beginnings) -> None:
         raise NotImplementedError
 
     async def aclose(self) -> None:
