@@ -14,6 +14,8 @@ model. One that left since it was idle, or on request, stays away until answers 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
+import msgspec
+
 from backends.contract.remote import RemoteStanding, RemoteState
 from backends.places.upstream.replicas import Balance, Replica
 from gateway.registry.entry import ModelEntry
@@ -29,8 +31,8 @@ class Replicas(RegistryParts, kw_only=True):
     """Of all models of one registry. `load`: begins to load the one called so."""
 
     load: Callable[[str], None]
-    _balances: dict[str, Balance] = {}  # by model
-    _away: set[str] = set()  # those that stay away for now
+    _balances: dict[str, Balance] = msgspec.field(default_factory=dict)  # by model
+    _away: set[str] = msgspec.field(default_factory=set)  # those that stay away for now
 
     def loaded(self, entry: ModelEntry) -> tuple[ModelEntry, ...]:
         """What is loaded when `entry` is asked for."""

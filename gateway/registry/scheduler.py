@@ -372,7 +372,9 @@ class Scheduler:
         ):  # a model may be free to go once those it had to stay for are served
             yield from self._turns.admit(now)
             served = [
-                order for record in self._records.among("served") for order in self._serve(now, record)
+                order
+                for record in self._records.among("served")
+                for order in self._serve(now, record)
             ]
             yield from served
         self._expire(now)
