@@ -86,18 +86,18 @@ class MemoryLedger:
                     return False
         return True
 
-    def possible(self, needs: Iterable[Bytes], claim: ModelRecord) -> Iterator[Bytes]:
-        """Those of `needs` that are free, whoever it is reserved for. Few are of hundreds, so this
-        is the check that most need.
+    def possible(self, needs: Iterable[Bytes], model: Model, own: Bytes) -> Iterator[Bytes]:
+        """Those of `needs` that are free, whoever it is reserved for; `own`: what it holds itself.
+        Few are of hundreds, so this is the check that most need.
         """
-        budgets, promised, own = self.budgets, self._records.promised_sizes, claim.held
+        budgets, promised = self.budgets, self._records.promised_sizes
         for need in needs:
             for device, size in need.items():
                 free = budgets.get(device, 0) - promised.get(device, 0)
                 if size > free + own.get(device, 0):
                     break
             else:
-                if self.beside(need, claim.model) is None:
+                if self.beside(need, model) is None:
                     yield need
 
     def beside(self, need: Bytes, model: Model) -> ModelRecord | None:
@@ -118,11 +118,7 @@ class MemoryLedger:
 
     def has_room(self, model: Model) -> bool:
         """Whether it could be loaded at once, and nothing else had to go."""
-        return any(
-            self.beside(need, model) is None
-            and all(size <= self.free(device) for device, size in need.items())
-            for need in (model.need, *model.others)
-        )
+        return any(True for _ in self.possible((model.need, *model.others), model, {}))
 
     def within_reach(self, device: str, group: Iterable[ModelRecord]) -> int:
         """Bytes that the models of `group` could have together, if no other leaves for them besides

@@ -33,21 +33,18 @@ class PreparedModels(msgspec.Struct, frozen=True, kw_only=True):
     changes: ModelChanges
 
 
-def prepared(before: ModelLibrary, after: ModelLibrary) -> PreparedModels:
-    """The changes where `after` replaces `before`."""
-    return PreparedModels(library=after, changes=model_changes(before.known(), after.known()))
-
-
-def model_changes(before: Mapping[str, Known], after: Mapping[str, Known]) -> ModelChanges:
-    """How each model changes."""
+def prepared(library: ModelLibrary, follower: ModelLibrary) -> PreparedModels:
+    """How each model changes where `follower` takes the library's place."""
+    before, after = library.known(), follower.known()
     both = [name for name in before if name in after and before[name] != after[name]]
     reloaded = [name for name in both if not _is_loaded_alike(before[name], after[name])]
-    return ModelChanges(
+    changes = ModelChanges(
         added=tuple(name for name in after if name not in before),
         removed=tuple(name for name in before if name not in after),
         reloaded=tuple(reloaded),
         updated=tuple(name for name in both if name not in reloaded),
     )
+    return PreparedModels(library=follower, changes=changes)
 
 
 def _is_loaded_alike(before: Known, after: Known) -> bool:

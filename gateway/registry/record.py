@@ -56,7 +56,6 @@ class ModelRecord:
         self._wanted = False
         self._ttl = -1.0
         self._model = model
-        self._ways: Mapping[str, Sequence[Bytes]] | None = None
         self._shared: Bytes | None = None
         self.whole = model  # as it was when its load was ordered, with all ways to lie
         self.speed = 1.0  # of the way in which it lies, as a part of its best
@@ -84,7 +83,7 @@ class ModelRecord:
     @model.setter
     def model(self, model: Model) -> None:
         if model.need is not self._model.need or model.others is not self._model.others:
-            self._ways = self.looked_at = None
+            self.looked_at = None
         self._model = model
 
     @property
@@ -92,12 +91,11 @@ class ModelRecord:
         """`needs`, by node."""
         if self.retrying is not None:
             return {node_of(self.retrying): (self.retrying,)}
-        if self._ways is None:
-            self._ways = self._records.ways(self._model)
+        ways = self._records.ways(self._model)
         if self._shared is not None:
             node = node_of(self._shared)
-            return {**self._ways, node: (self._shared, *self._ways.get(node, ()))}
-        return self._ways
+            return {**ways, node: (self._shared, *ways.get(node, ()))}
+        return ways
 
     @property
     def shared(self) -> Bytes | None:
@@ -375,7 +373,10 @@ class Records(Mapping[str, ModelRecord]):
         """
         known = self._known.get(model.name)
         if known is None or known[0].need is not model.need or known[0].others is not model.others:
-            known = self._known[model.name] = model, ways(model)
+            nodes: dict[str, list[Bytes]] = {}
+            for need in (model.need, *model.others):
+                nodes.setdefault(node_of(need), []).append(need)
+            known = self._known[model.name] = model, nodes
         return known[1]
 
     def promised(self, device: str) -> int:
@@ -442,11 +443,3 @@ class Records(Mapping[str, ModelRecord]):
             self._groups[group][record.model.name] = record
         else:
             self._groups[group].pop(record.model.name, None)
-
-
-def ways(model: Model) -> Mapping[str, Sequence[Bytes]]:
-    """See `Records.ways`."""
-    nodes: dict[str, list[Bytes]] = {}
-    for need in (model.need, *model.others):
-        nodes.setdefault(node_of(need), []).append(need)
-    return nodes

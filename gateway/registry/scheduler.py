@@ -155,7 +155,7 @@ class Scheduler:
         there = sum(on_cards(failed).values())
         needs = (way.need for way in record.model.smaller)
         smaller = [need for need in needs if sum(on_cards(need).values()) < there]
-        ways = list(self.room.possible(smaller, record))
+        ways = list(self.room.possible(smaller, record.model, record.held))
         fitting = (
             need
             for need in ways

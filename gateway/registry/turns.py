@@ -43,6 +43,7 @@ class Swap(msgspec.Struct, frozen=True, eq=False):
 
     claim: ModelRecord
     victims: tuple[ModelRecord, ...]
+    node: str  # that the claim is started on
     nodes: frozenset[str]
 
     def draining(self) -> list[ModelRecord]:
@@ -53,6 +54,11 @@ class Swap(msgspec.Struct, frozen=True, eq=False):
             if victim.phase == "draining" and victim.leaving == "room"
         ]
 
+    @property
+    def is_coming(self) -> bool:
+        """The room will be there in a moment: nobody uses it any more."""
+        return any(one.phase == "leaving" for one in self.victims) and not self.draining()
+
 
 class Turns(msgspec.Struct):
     """Reads and moves the scheduler's `records`: to loading, to draining, and back from there."""
@@ -61,7 +67,7 @@ class Turns(msgspec.Struct):
     room: MemoryLedger
     rules: SwapConfig
     agreements: Agreements
-    _swaps: dict[str, Swap] = {}  # by the node that the claim is started on
+    _swaps: dict[str, Swap] = {}  # by the claim's name
     _moments: dict[str, float] = {}  # by node, when more may leave it
 
     def beneficiary(self, victim: ModelRecord) -> ModelRecord | None:
@@ -111,12 +117,13 @@ class Turns(msgspec.Struct):
             return claim.needs
         return [need for node, needs in claim.ways.items() if node in changed for need in needs]
 
+    def _swap(self, claim: ModelRecord) -> Swap | None:
+        return self._swaps.get(claim.model.name)
+
     def _own(self, claim: ModelRecord) -> Sequence[Bytes]:
         """Its ways on the node where room is being made for it; none, if it isn't."""
-        for node, swap in self._swaps.items():
-            if swap.claim is claim:
-                return claim.ways.get(node, ())
-        return ()
+        swap = self._swap(claim)
+        return () if swap is None else claim.ways.get(swap.node, ())
 
     def _is_lost(self, claim: ModelRecord) -> bool:
         """Where room is being made for it, there can be none any more."""
@@ -126,16 +133,16 @@ class Turns(msgspec.Struct):
         """Load it where it fits, or make room for it. One that would have to be copied to where it
         fits may rather have another one leave where it lies.
         """
-        own = next((node for node, swap in self._swaps.items() if swap.claim is claim), None)
-        possible = self.room.possible(needs, claim)
+        own = self._swap(claim)
+        possible = self.room.possible(needs, claim.model, claim.held)
         need = next((need for need in possible if self._fits(need, claim)), None)
         copying = None if need is None else claim.model.copying.get(node_of(need), 0.0)
-        if need is not None and own is not None and self._is_coming(claim):
+        if need is not None and own is not None and own.is_coming:
             return None if copying else self._load(claim, need)
         if need is not None and (not copying or own is not None):
             return self._load(claim, need)
         if own is not None:
-            ways = [way for way in needs if node_of(way) == own]
+            ways = [way for way in needs if node_of(way) == own.node]
         else:
             begun = frozenset[str]().union(*(swap.nodes for swap in self._swaps.values()))
             ways = [way for way in needs if not begun or begun.isdisjoint(self._nodes(way))]
@@ -148,17 +155,6 @@ class Turns(msgspec.Struct):
         """Whether it is free, and not cleared for others."""
         turns = [*self._begun(nodes_of(need))]
         return all(self.room.fits(need, claim, turn) for turn in turns or (None,))
-
-    def _is_coming(self, claim: ModelRecord) -> bool:
-        """The room that is being made for it will be there in a moment: nobody uses it any more."""
-        victims = [
-            one for swap in self._swaps.values() if swap.claim is claim for one in swap.victims
-        ]
-        return any(one.phase == "leaving" for one in victims) and not self._waits_for_users(claim)
-
-    def _waits_for_users(self, claim: ModelRecord) -> bool:
-        """Room is being made for it, but models in use have to leave yet."""
-        return any(swap.draining() for swap in self._swaps.values() if swap.claim is claim)
 
     def apply(self, rules: SwapConfig) -> None:
         """From now on these are the rules, and other budgets, perhaps."""
@@ -199,12 +195,12 @@ class Turns(msgspec.Struct):
 
         The begun swap, the overdue ones by age, those an administrator asked for, the most worth.
         """
-        begun = [swap.claim for swap in self._swaps.values()]
 
         def rank(claim: ModelRecord) -> tuple[bool, bool, float, bool, float, float]:
             late = now >= overdue_at(claim, self.rules)
             age = claim.oldest if late else 0.0
-            return claim not in begun, not late, age, not claim.wanted, -worth(claim), claim.oldest
+            begun = claim.model.name in self._swaps
+            return not begun, not late, age, not claim.wanted, -worth(claim), claim.oldest
 
         return sorted(self.records.among("claims"), key=rank)
 
@@ -254,7 +250,8 @@ class Turns(msgspec.Struct):
 
     def _may_drain(self, claim: ModelRecord, now: float) -> bool:
         """Whether models in use may leave for it: its turn has come, and none do yet."""
-        return now >= turn_comes_at(claim, self.rules) and not self._waits_for_users(claim)
+        swap = self._swap(claim)
+        return now >= turn_comes_at(claim, self.rules) and not (swap and swap.draining())
 
     def _cheapest(
         self, claim: ModelRecord, needs: Sequence[Bytes], now: float, *, used: bool
@@ -322,15 +319,15 @@ class Turns(msgspec.Struct):
         self._end(claim)
         assert claim.chosen is not None
         leavers = tuple(self.records[name] for name in victims)
-        self._swaps[node_of(claim.chosen)] = Swap(claim, leavers, self._nodes(claim.chosen))
+        self._swaps[claim.model.name] = Swap(
+            claim, leavers, node_of(claim.chosen), self._nodes(claim.chosen)
+        )
         for victim in leavers:
             victim.phase, victim.leaving = "draining", "room"
 
     def _end(self, claim: ModelRecord) -> None:
         """No more room is needed for it: models that still drain for it go on serving."""
-        for node, swap in list(self._swaps.items()):
-            if swap.claim is claim:
-                del self._swaps[node]
-                self.records.changed |= swap.nodes
-                for victim in swap.draining():
-                    victim.stay()
+        if (swap := self._swaps.pop(claim.model.name, None)) is not None:
+            self.records.changed |= swap.nodes
+            for victim in swap.draining():
+                victim.stay()
