@@ -13,16 +13,18 @@ The contents of chunks avoid what clients were seen to fail on:
 
 from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
-from itertools import chain, count
-from typing import Any, Literal, TypeAlias
+from itertools import count
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from backends.contract.protocol import PromptProgress, TokenLogprob
 from backends.contract.remote import FurtherOfCall, FurtherOfMessage, RemoteFurther
+from config.values import alike
 from gateway.dialects.custom import InputText
 from gateway.dialects.dialect import PLACEHOLDER, FrameTemplate, frame
+from gateway.dialects.logprobs import LogprobWire
 from gateway.dialects.openai.logprobs import (
     ChatLogprobs,
     ProgressWire,
@@ -185,147 +187,127 @@ class ChatCompletion(ChatObject, frozen=True, kw_only=True, tag="chat.completion
     choices: tuple[WholeChoice, ...]
 
 
-# From the events of one choice to the steps that a client sees. Knows no wire format.
-#
-# Hidden reasoning, empty texts and the ends of tool calls are gone here; a call without arguments
-# gets its `{}`.
-
-
 NO_ARGUMENTS = "{}"
+_NOTHING = ChatDelta()
 
 
-class InputOpened(ToolOpened, frozen=True):
-    """A call of a custom tool begins."""
+class ArgumentsText:
+    """A function's arguments, as `InputText` has a custom tool's input. Clients wait for at least
+    one delta of them for every call.
+    """
 
+    _has_begun = False
 
-class InputGrown(msgspec.Struct, frozen=True):
-    """Some more of the text that is a custom tool's input."""
+    def grow(self, fragment: str) -> str:
+        """What `fragment` adds to them."""
+        self._has_begun = self._has_begun or bool(fragment)
+        return fragment
 
-    index: int
-    text: str
-
-
-Step: TypeAlias = Event | InputOpened | InputGrown
-
-
-class AnswerStep(msgspec.Struct, frozen=True):
-    """Something to send, never a `ToolClosed`, and the log probabilities that go with it."""
-
-    event: Step
-    logprobs: tuple[TokenLogprob, ...] = ()
+    def finish(self) -> str:
+        """What is left when they have ended."""
+        return "" if self._has_begun else NO_ARGUMENTS
 
 
 class ChoiceSteps(msgspec.Struct, eq=False):
     """The steps of one choice, delta by delta. `custom`: the names of tools whose input is a text.
 
-    Log probabilities of reasoning are left out, as OpenAI does, unless all are asked for. Those of
-    tokens whose text is still held back wait for the next step.
+    Hidden reasoning, empty texts and the ends of tool calls are gone here. Log probabilities of
+    reasoning are left out, as OpenAI does, unless all are asked for. Those of tokens whose text is
+    still held back wait for the next step.
     """
 
+    index: int
     hides_reasoning: bool
     all_logprobs: bool
     custom: Collection[str]
-    _inputs: dict[int, InputText] = {}  # of custom tools' calls that are open
-    _without_arguments: list[int] = []  # calls opened, without any arguments yet
+    _calls: dict[int, ArgumentsText | InputText] = {}  # that are open
     _waiting: tuple[TokenLogprob, ...] = ()
 
-    def of(self, delta: Delta) -> Iterator[AnswerStep]:
+    def of(self, delta: Delta) -> Iterator[ChunkChoice]:
         """The steps that `delta` makes."""
         if delta.logprobs:
             self._waiting += delta.logprobs
         for event in delta.events:
-            for shown in self._shown(event):
-                if isinstance(shown, Reasoning) and not self.all_logprobs:
-                    yield AnswerStep(shown)
+            is_left_out = isinstance(event, Reasoning) and not self.all_logprobs
+            for step in self._steps(event):
+                if self._waiting and not is_left_out:
+                    logprobs, self._waiting = chat_logprobs(self._waiting), ()
+                    yield msgspec.structs.replace(step, logprobs=logprobs)
                 else:
-                    yield AnswerStep(shown, self._waiting)
-                    self._waiting = ()
+                    yield step
         if delta.events and isinstance(delta.events[-1], Reasoning) and not self.all_logprobs:
             self._waiting = ()
 
-    def _shown(self, event: Event) -> tuple[Step, ...]:
-        if self.custom and (steps := self._of_input(event)) is not None:
-            return steps
+    def _steps(self, event: Event) -> Iterator[ChunkChoice]:
+        for said in self._said(event):
+            yield ChunkChoice(index=self.index, delta=said)
+        if isinstance(event, Finished):
+            yield ChunkChoice(
+                index=self.index,
+                delta=_NOTHING,
+                finish_reason=event.reason,
+                stop_reason=_given(event.stop),
+                stop_str=_given(event.stop),
+                schema_fault=_given(event.fault),
+            )
+
+    def _said(self, event: Event) -> Iterator[ChatDelta]:
         match event:
-            case Content(text):
-                return (event,) if text else ()
-            case Reasoning(text):
-                return (event,) if text and not self.hides_reasoning else ()
-            case ToolOpened(index):
-                self._without_arguments.append(index)
-                return (event,)
+            case Content(text) if text:
+                yield ChatDelta(content=text)
+            case Reasoning(text) if text and not self.hides_reasoning:
+                yield ChatDelta(reasoning_content=text)
+            case ToolOpened():
+                yield ChatDelta(tool_calls=(self._opened(event),))
             case ArgumentsGrown(index, fragment):
-                if fragment and index in self._without_arguments:
-                    self._without_arguments.remove(index)
-                return (event,) if fragment else ()
+                yield from self._grown(index, self._calls[index].grow(fragment))
             case ToolClosed(index):
-                return self._empty_arguments((index,))
+                yield from self._closed(index)
             case Finished():
-                return (*self._empty_arguments(tuple(self._without_arguments)), event)
+                for index in list(self._calls):
+                    yield from self._closed(index)
 
-    def _of_input(self, event: Event) -> tuple[Step, ...] | None:
-        """What belongs to a custom tool's call; None for anything else."""
-        match event:
-            case ToolOpened(index, call_id, name) if name in self.custom:
-                self._inputs[index] = InputText()
-                return (InputOpened(index, call_id, name, event.further),)
-            case ArgumentsGrown(index, fragment) if index in self._inputs:
-                return _input(index, self._inputs[index].grow(fragment))
-            case ToolClosed(index) if index in self._inputs:
-                return _input(index, self._inputs.pop(index).finish())
-            case Finished() if self._inputs:
-                cut = [_input(index, text.finish()) for index, text in self._inputs.items()]
-                self._inputs = {}
-                return (*chain.from_iterable(cut), *self._shown(event))
-        return None
+    def _opened(self, event: ToolOpened) -> ToolCallDelta:
+        call = ToolCallDelta(index=event.index, id=event.id, type="function", **event.further)
+        if event.name in self.custom:
+            self._calls[event.index] = InputText()
+            custom = CustomDelta(name=event.name, input="")
+            return msgspec.structs.replace(call, type="custom", custom=custom)
+        self._calls[event.index] = ArgumentsText()
+        return msgspec.structs.replace(call, function=FunctionDelta(name=event.name))
 
-    def _empty_arguments(self, indexes: tuple[int, ...]) -> tuple[Step, ...]:
-        """Clients wait for at least one delta of arguments for every call."""
-        without = [index for index in indexes if index in self._without_arguments]
-        self._without_arguments = [
-            index for index in self._without_arguments if index not in indexes
-        ]
-        return tuple(ArgumentsGrown(index, NO_ARGUMENTS) for index in without)
+    def _closed(self, index: int) -> Iterator[ChatDelta]:
+        yield from self._grown(index, self._calls[index].finish())
+        del self._calls[index]
 
-
-def _input(index: int, text: str) -> tuple[Step, ...]:
-    return (InputGrown(index, text),) if text else ()
+    def _grown(self, index: int, text: str) -> Iterator[ChatDelta]:
+        if not text:
+            return
+        if isinstance(self._calls[index], InputText):
+            call = ToolCallDelta(index=index, custom=CustomDelta(input=text))
+        else:
+            call = ToolCallDelta(index=index, function=FunctionDelta(arguments=text))
+        yield ChatDelta(tool_calls=(call,))
 
 
-# The steps of one choice, put together to a message. Knows no other choice and no usage.
-
-
-class _Call(msgspec.Struct, eq=False):
-    """A tool call while it grows."""
-
-    opened: ToolOpened
-    fragments: list[str] = []
-
-    def whole(self) -> ToolCallWhole | CustomCallWhole:
-        if isinstance(self.opened, InputOpened):
-            custom = CustomWhole(self.opened.name, "".join(self.fragments))
-            return CustomCallWhole(id=self.opened.id, custom=custom, **self.opened.further)
-        function = FunctionWhole(self.opened.name, "".join(self.fragments))
-        return ToolCallWhole(id=self.opened.id, function=function, **self.opened.further)
+def _given(text: str | None) -> str | UnsetType:
+    return UNSET if text is None else text
 
 
 class ChoiceFold:
-    """One choice while it grows."""
+    """One choice while it grows: its steps, put together to a message. Knows no other choice and no
+    usage.
+    """
 
-    def __init__(self, index: int, *, has_logprobs: bool) -> None:
-        self._index = index
+    def __init__(self, *, has_logprobs: bool) -> None:
         self._has_logprobs = has_logprobs
         self._content: list[str] = []
         self._reasoning: list[str] = []
-        self._calls: dict[int, _Call] = {}
-        self._logprobs: list[TokenLogprob] = []
+        self._calls: dict[int, tuple[ToolCallDelta, list[str]]] = {}  # each as it began
+        self._logprobs: list[LogprobWire] = []
         self._further: dict[str, Any] = {}
         self._executed: list[ExecutedTool] = []
-        self._finished: Finished | None = None
-
-    def add_executed(self, executed: ExecutedTool) -> None:
-        """A tool was run here."""
-        self._executed.append(executed)
+        self._last: ChunkChoice | None = None
 
     def add_further(self, fields: Mapping[str, Any]) -> None:
         """What another server adds to the message: lists come in parts."""
@@ -336,37 +318,32 @@ class ChoiceFold:
             else:
                 self._further[name] = value
 
-    def add(self, step: AnswerStep) -> None:
+    def add(self, step: ChunkChoice) -> None:
         """Take one step more."""
-        self._logprobs += step.logprobs
-        match step.event:
-            case Content(text):
+        match step.delta:
+            case ChatDelta(content=str(text)):
                 self._content.append(text)
-            case Reasoning(text):
+            case ChatDelta(reasoning_content=str(text)):
                 self._reasoning.append(text)
-            case ToolOpened(index) as opened:
-                self._calls[index] = _Call(opened)
-            case ArgumentsGrown(index, fragment) | InputGrown(index, fragment):
-                self._calls[index].fragments.append(fragment)
-            case Finished() as finished:
-                self._finished = finished
+            case ChatDelta(tool_calls=(call,)):
+                _, texts = self._calls.setdefault(call.index, (call, []))
+                texts += _texts(call)
+            case ChatDelta(executed_tools=(executed,)):
+                self._executed.append(executed)
+        if isinstance(step.logprobs, ChatLogprobs):
+            self._logprobs += step.logprobs.content
+        if step.finish_reason is not None:
+            self._last = step
 
     def whole(self) -> WholeChoice:
         """The choice, once it is finished."""
-        assert self._finished is not None, "a choice is sent when it has ended"
-        return WholeChoice(
-            index=self._index,
-            message=self._message(),
-            logprobs=chat_logprobs(self._logprobs) if self._has_logprobs else None,
-            finish_reason=self._finished.reason,
-            stop_reason=_given(self._finished.stop),
-            stop_str=_given(self._finished.stop),
-            schema_fault=_given(self._finished.fault),
-        )
+        assert self._last is not None, "a choice is sent when it has ended"
+        logprobs = ChatLogprobs(tuple(self._logprobs)) if self._has_logprobs else None
+        return alike(WholeChoice, self._last)(message=self._message(), logprobs=logprobs)
 
     def _message(self) -> MessageWhole:
         content = "".join(self._content)
-        calls = tuple(call.whole() for call in self._calls.values())
+        calls = tuple(_whole(call, "".join(texts)) for call, texts in self._calls.values())
         return MessageWhole(
             content=content if content or not calls else None,
             reasoning_content="".join(self._reasoning) if self._reasoning else UNSET,
@@ -374,6 +351,22 @@ class ChoiceFold:
             tool_calls=calls or UNSET,
             **self._further,
         )
+
+
+def _texts(call: ToolCallDelta) -> Iterator[str]:
+    match call:
+        case ToolCallDelta(function=FunctionDelta(arguments=str(text))):
+            yield text
+        case ToolCallDelta(custom=CustomDelta(input=str(text))):
+            yield text
+
+
+def _whole(call: ToolCallDelta, text: str) -> ToolCallWhole | CustomCallWhole:
+    """`call` as it began, with all of its `text`."""
+    if isinstance(call.custom, CustomDelta):
+        return alike(CustomCallWhole, call)(custom=CustomWhole(str(call.custom.name), text))
+    assert isinstance(call.function, FunctionDelta), "it is the one or the other"
+    return alike(ToolCallWhole, call)(function=FunctionWhole(str(call.function.name), text))
 
 
 def _joined(parts: list[Any]) -> list[Any]:
@@ -399,7 +392,6 @@ def _continues(last: dict[str, Any], part: dict[str, Any]) -> bool:
 
 
 _ROLE = ChatDelta(role="assistant")
-_NOTHING = ChatDelta()
 
 
 class ChatReply(CompletionReply):
@@ -409,32 +401,41 @@ class ChatReply(CompletionReply):
 
     def __init__(self, exchange: ChatExchange, facts: AnswerFacts) -> None:
         super().__init__(exchange, facts)
-        hidden = exchange.request.thinking.shown == "hidden"
-        choices = range(exchange.request.answering.n)
-        everything = exchange.request.answering.logprobs_of == "all"
-        tools = exchange.request.tools
-        custom = frozenset(tool.name for tool in tools if tool.input is not None)
+        request = exchange.request
+        hidden = request.thinking.shown == "hidden"
+        custom = frozenset(tool.name for tool in request.tools if tool.input is not None)
         self._steps = [
-            ChoiceSteps(hides_reasoning=hidden, all_logprobs=everything, custom=custom)
-            for _ in choices
+            ChoiceSteps(
+                index=index,
+                hides_reasoning=hidden,
+                all_logprobs=request.answering.logprobs_of == "all",
+                custom=custom,
+            )
+            for index in range(request.answering.n)
         ]
-        self._unfinished = len(choices)
+        self._unfinished = len(self._steps)
         self._numbers = count()  # of tools that were run here
         self._of_answer: dict[str, Any] = {}  # what another server adds beside the choices
-        self._templates = (
-            [self._templates_of(index, hides_reasoning=hidden) for index in choices]
-            if self._usage is None
-            else []
-        )
+        # The frames of plain text, by the event that fills them. Hidden reasoning has none.
+        plain: dict[type[Event], ChatDelta] = {Content: ChatDelta(content=PLACEHOLDER)}
+        if not hidden:
+            plain[Reasoning] = ChatDelta(reasoning_content=PLACEHOLDER)
+        self._templates = [
+            {
+                kind: FrameTemplate(frame(self._chunk(ChunkChoice(index=step.index, delta=delta))))
+                for kind, delta in plain.items()
+            }
+            for step in (self._steps if self._usage is None else ())
+        ]
 
     @cached_property
     def _folds(self) -> list[ChoiceFold]:
         """Of the whole answer: a stream has none."""
-        return [ChoiceFold(k, has_logprobs=self._has_logprobs) for k in range(len(self._steps))]
+        return [ChoiceFold(has_logprobs=self._has_logprobs) for _ in self._steps]
 
     def opening(self) -> bytes:
         """The role of every choice, in the order of their indexes, which clients rely on."""
-        roles = (ChunkChoice(index=k, delta=_ROLE) for k in range(len(self._steps)))
+        roles = (ChunkChoice(index=step.index, delta=_ROLE) for step in self._steps)
         return b"".join(frame(self._chunk(role)) for role in roles)
 
     def delta(self, delta: Delta) -> bytes:
@@ -448,22 +449,18 @@ class ChatReply(CompletionReply):
                 # Nearly every delta of an answer; no step depends on it, so the steps may miss it.
                 template = self._templates[delta.choice].get(type(event))
                 return template.render(event.text) if template else b""
-        if delta.answered:
-            return b"".join(self._executed_frames(delta))
         if delta.progress is not None:
             return frame(self._progress(delta.choice, delta.progress))
-        steps = self._steps[delta.choice].of(delta)
-        return self._frames_of([_choice(delta.choice, step) for step in steps])
+        return self._frames_of([*self._executed(delta), *self._steps[delta.choice].of(delta)])
 
     def add(self, delta: Delta) -> None:
         """Keep some more of one choice for `whole`."""
+        fold = self._folds[delta.choice]
         if delta.further is not None:
-            self._folds[delta.choice].add_further(delta.further.message)
+            fold.add_further(delta.further.message)
             self._of_answer.update(delta.further.answer)
-        for executed in self._executed(delta):
-            self._folds[delta.choice].add_executed(executed)
-        for step in self._steps[delta.choice].of(delta):
-            self._folds[delta.choice].add(step)
+        for step in (*self._executed(delta), *self._steps[delta.choice].of(delta)):
+            fold.add(step)
 
     def whole(self, usage: Usage) -> bytes:
         """The JSON body, when every choice has finished."""
@@ -476,9 +473,9 @@ class ChatReply(CompletionReply):
         chunk = self._chunk(ChunkChoice(index=choice, delta=delta))
         return frame(msgspec.structs.replace(chunk, **further.answer))
 
-    def _executed(self, delta: Delta) -> Iterator[ExecutedTool]:
+    def _executed(self, delta: Delta) -> Iterator[ChunkChoice]:
         for answer in delta.answered:
-            yield ExecutedTool(
+            executed = ExecutedTool(
                 index=next(self._numbers),
                 server_label=answer.tool.label,
                 name=answer.tool.name,
@@ -486,29 +483,11 @@ class ChatReply(CompletionReply):
                 output=answer.text,
                 is_error=answer.is_error,
             )
-
-    def _executed_frames(self, delta: Delta) -> Iterator[bytes]:
-        for executed in self._executed(delta):
-            step = ChatDelta(executed_tools=(executed,))
-            yield frame(self._chunk(ChunkChoice(index=delta.choice, delta=step)))
+            yield ChunkChoice(index=delta.choice, delta=ChatDelta(executed_tools=(executed,)))
 
     def _progress(self, choice: int, progress: PromptProgress) -> msgspec.Struct:
         chunk = self._chunk(ChunkChoice(index=choice, delta=_NOTHING))
         return msgspec.structs.replace(chunk, prompt_progress=progress_wire(progress))
-
-    def _templates_of(
-        self, index: int, *, hides_reasoning: bool
-    ) -> dict[type[Event], FrameTemplate]:
-        """The frames of plain text, by the event that fills them. Hidden reasoning has none."""
-        events = (
-            (Content(PLACEHOLDER),)
-            if hides_reasoning
-            else (Content(PLACEHOLDER), Reasoning(PLACEHOLDER))
-        )
-        return {
-            type(event): FrameTemplate(frame(self._chunk(_choice(index, AnswerStep(event)))))
-            for event in events
-        }
 
 
 class ChatLoading:
@@ -534,51 +513,3 @@ class ChatLoading:
             frame(ChatChunk(id=self._id, created=self._created, model=model, choices=(choice,)))
             for choice in choices
         )
-
-
-def _choice(index: int, step: AnswerStep) -> ChunkChoice:
-    logprobs = chat_logprobs(step.logprobs) if step.logprobs else UNSET
-    match step.event:
-        case Finished(reason, stop=stop, fault=fault):
-            return ChunkChoice(
-                index=index,
-                delta=_NOTHING,
-                logprobs=logprobs,
-                finish_reason=reason,
-                stop_reason=_given(stop),
-                stop_str=_given(stop),
-                schema_fault=_given(fault),
-            )
-    return ChunkChoice(index=index, delta=_chat_delta(step.event), logprobs=logprobs)
-
-
-def _given(text: str | None) -> str | UnsetType:
-    return UNSET if text is None else text
-
-
-def _chat_delta(event: Step) -> ChatDelta:
-    match event:
-        case InputOpened(index, call_id, name):
-            opened = CustomDelta(name=name, input="")
-            call = ToolCallDelta(
-                index=index, id=call_id, type="custom", custom=opened, **event.further
-            )
-            return ChatDelta(tool_calls=(call,))
-        case InputGrown(index, text):
-            grown = CustomDelta(input=text)
-            return ChatDelta(tool_calls=(ToolCallDelta(index=index, custom=grown),))
-        case Content(text):
-            return ChatDelta(content=text)
-        case Reasoning(text):
-            return ChatDelta(reasoning_content=text)
-        case ToolOpened(index, call_id, name):
-            function = FunctionDelta(name=name)
-            call = ToolCallDelta(
-                index=index, id=call_id, type="function", function=function, **event.further
-            )
-            return ChatDelta(tool_calls=(call,))
-        case ArgumentsGrown(index, fragment):
-            function = FunctionDelta(arguments=fragment)
-            return ChatDelta(tool_calls=(ToolCallDelta(index=index, function=function),))
-        case ToolClosed() | Finished():
-            raise AssertionError("the end of a call is not sent, and that of an answer elsewhere")
