@@ -24,7 +24,7 @@ from backends.contract.samplers import (
     SentTemperature,
 )
 from gateway.dialects.fields import Fields
-from gateway.terms.request import RequestedSampling, Tool, ToolChoice
+from gateway.terms.request import ImagePart, RequestedSampling, Tool, ToolChoice
 
 Alternatives: TypeAlias = Annotated[int, Meta(ge=0, le=20)]  # with log probabilities, of each token
 IMAGE_SCHEMES = ("data:", "http:", "https:")
@@ -248,6 +248,14 @@ def read_choice_mode(fields: Fields, path: str, mode: str, tools: Sequence[Tool]
         case "required":
             raise fields.wrong(path, "A call can't be required without tools.")
     raise fields.wrong(path, f"Expected 'none', 'auto' or 'required', got {mode!r:.64}.")
+
+
+def read_image(fields: Fields, path: str, url: str) -> ImagePart:
+    """A picture by its address. Raises InvalidRequest."""
+    if not url.startswith(IMAGE_SCHEMES):
+        names = ", ".join(map(repr, IMAGE_SCHEMES))
+        raise fields.wrong(path, f"Expected a URL that starts with {names}.")
+    return ImagePart(url)
 
 
 class FunctionWire(msgspec.Struct, frozen=True):

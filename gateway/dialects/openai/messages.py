@@ -9,10 +9,9 @@ from msgspec import UNSET
 from backends.contract.remote import FurtherOfCall, FurtherOfMessage
 from gateway.dialects.custom import CustomWire, custom_call, custom_tool
 from gateway.dialects.fields import TOO_DEEP, Fields, nests_deep, unapplied_below
-from gateway.dialects.parameters import IMAGE_SCHEMES, FunctionWire, read_choice_mode, require_tool
+from gateway.dialects.parameters import FunctionWire, read_choice_mode, read_image, require_tool
 from gateway.dialects.served import McpToolWire, read_served
 from gateway.terms.request import (
-    ImagePart,
     Message,
     NamedTool,
     Part,
@@ -228,9 +227,9 @@ def _part(fields: Fields, path: str, wire: PartWire) -> Part:
         case PartWire(type="refusal", refusal=str(text)):
             return TextPart(text)
         case PartWire(type="image_url" | "input_image", image_url=ImageUrlWire(url)):
-            return _image(fields, f"{path}.image_url.url", url)
+            return read_image(fields, f"{path}.image_url.url", url)
         case PartWire(type="image_url" | "input_image", image_url=str(url)):
-            return _image(fields, f"{path}.image_url", url)
+            return read_image(fields, f"{path}.image_url", url)
         case PartWire(type="text" | "input_text" | "output_text"):
             raise fields.wrong(f"{path}.text", "This field is required.")
         case PartWire(type="refusal"):
@@ -240,13 +239,6 @@ def _part(fields: Fields, path: str, wire: PartWire) -> Part:
     if medium := UNREADABLE.get(wire.type):
         raise fields.wrong(f"{path}.type", f"{medium} parts ({wire.type!r}) are not supported.")
     raise fields.wrong(f"{path}.type", f"Parts of type {wire.type!r} are not known.")
-
-
-def _image(fields: Fields, path: str, url: str) -> ImagePart:
-    if not url.startswith(IMAGE_SCHEMES):
-        names = ", ".join(map(repr, IMAGE_SCHEMES))
-        raise fields.wrong(path, f"Expected a URL that starts with {names}.")
-    return ImagePart(url)
 
 
 def _tool_calls(fields: Fields, path: str, wire: MessageWire) -> tuple[ToolCall, ...]:

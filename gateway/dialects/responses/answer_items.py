@@ -6,6 +6,7 @@ names of their events, and whether they have parts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -209,12 +210,15 @@ class CommandEvent(msgspec.Struct, frozen=True, kw_only=True):
     sequence_number: int
 
 
-Kind: TypeAlias = Literal["message", "reasoning", "raw", "summary", "call", "custom", "action"]
+Kind: TypeAlias = Literal[
+    "message", "reasoning", "raw", "summary", "call", "custom", "action", "mcp", "approval"
+]
 
 
 class Form(msgspec.Struct, frozen=True):
-    """The wire form of a kind of item: the prefix of its id, the stem of the names of its events,
-    the name of its parts' events ("": it has none), and of the index of its part.
+    """The wire form of a kind of item: the prefix of its id, the stem of the names of its events
+    ("": it is sent whole), the name of its parts' events ("": it has none), and of the index of its
+    part.
     """
 
     prefix: str
@@ -230,7 +234,9 @@ FORMS: Mapping[Kind, Form] = {
     "summary": Form("rs_", "reasoning_summary_text", "reasoning_summary_part", "summary_index"),
     "call": Form("fc_", "function_call_arguments"),
     "custom": Form("ctc_", "custom_tool_call_input"),
-    "action": Form("act_", ""),  # what a client does; whole at once
+    "action": Form("act_", ""),  # what a client does
+    "mcp": Form("mcp_", "mcp_call_arguments"),
+    "approval": Form("mcpr_", ""),
 }
 
 
@@ -239,24 +245,12 @@ def event(message: Any) -> bytes:
     return named_frame(message.type.encode(), message)
 
 
-class Numbers:
-    """The sequence numbers of one stream."""
-
-    def __init__(self) -> None:
-        self._next = 0
-
-    def take(self) -> int:
-        number = self._next
-        self._next += 1
-        return number
-
-
 class PlacedItem:
     """An item at its `place` among those of the answer, and its events. `id` is unique among all
-    responses.
+    responses; `numbers`: of the events of one stream.
     """
 
-    def __init__(self, id: str, place: int, numbers: Numbers) -> None:
+    def __init__(self, id: str, place: int, numbers: "count[int]") -> None:
         self.id = id
         self.place = place
         self._numbers = numbers
@@ -265,7 +259,7 @@ class PlacedItem:
         self, kind: type[msgspec.Struct], called: str, /, number: int | None = None, **fields: Any
     ) -> bytes:
         """An event of this item or of a part of it; `number`: None: the next."""
-        number = self._numbers.take() if number is None else number
+        number = next(self._numbers) if number is None else number
         placed = {"item_id": self.id, "output_index": self.place, "sequence_number": number}
         return event(kind(type=f"response.{called}", **placed, **fields))
 
@@ -276,7 +270,7 @@ class PlacedItem:
                 type=f"response.output_item.{what}",
                 output_index=self.place,
                 item=item,
-                sequence_number=self._numbers.take(),
+                sequence_number=next(self._numbers),
             )
         )
 
@@ -289,7 +283,7 @@ class GrowingItem(PlacedItem):
         kind: Kind,
         id: str,
         place: int,
-        numbers: Numbers,
+        numbers: "count[int]",
         call: ToolOpened | None = None,
         offered: Offered | None = None,
         *,
@@ -331,11 +325,11 @@ class GrowingItem(PlacedItem):
             # The number is the last field: what is behind it is put back with each number.
             whole = self._grown(PLACEHOLDER, [], number=0)
             self._template = FrameTemplate(whole.removesuffix(b"0}\n\n"))
-        return self._template.render(text) + b"%d}\n\n" % self._numbers.take()
+        return self._template.render(text) + b"%d}\n\n" % next(self._numbers)
 
     def fragment(self, arguments: str) -> bytes:
         """Some more of a call's arguments."""
-        if self.kind == "action":
+        if not self._form.stem:
             self.keep(arguments)
             return b""
         text = arguments if self._input is None else self._input.grow(arguments)
@@ -366,7 +360,7 @@ class GrowingItem(PlacedItem):
             logprobs=self._logprobs if self.kind == "message" else UNSET,
             text=UNSET if self.is_call else text,
             name=self._offered.name if self.kind == "call" else UNSET,
-            arguments=text or "{}" if self.kind == "call" else UNSET,
+            arguments=text or "{}" if self.kind in ("call", "mcp") else UNSET,
             input=text if self.kind == "custom" else UNSET,
             **self._index,
         )
@@ -431,7 +425,7 @@ class GrowingItem(PlacedItem):
                         type=f"response.shell_call_command.{what}",
                         output_index=self.place,
                         command_index=k,
-                        sequence_number=self._numbers.take(),
+                        sequence_number=next(self._numbers),
                         **fields,
                     )
                 )

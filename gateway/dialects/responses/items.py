@@ -11,7 +11,7 @@ import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -20,11 +20,11 @@ from msgspec import Meta
 
 from gateway.dialects.custom import custom_call
 from gateway.dialects.fields import TOO_DEEP, Fields, fields_of, nests_deep
-from gateway.dialects.parameters import IMAGE_SCHEMES, Alternatives
+from gateway.dialects.parameters import Alternatives, read_image
 from gateway.dialects.responses.past_calls import past_messages
 from gateway.dialects.responses.tools import ToolChoiceWire, ToolWire, joined
 from gateway.terms.errors import InvalidRequest, NotFound, TooLarge
-from gateway.terms.request import ImagePart, Message, Part, Role, TextPart, ToolCall
+from gateway.terms.request import Message, Part, Role, TextPart, ToolCall
 
 PREFIX = "roundhouse-1."
 
@@ -233,26 +233,51 @@ def _kept(item: Item, new_id: Callable[[], str]) -> Item:
 
 
 def read_items(
-    items: Sequence[Item], root: str = "input", passing: Callable[[Item], bool] = lambda _: False
+    items: Sequence[Item], root: str = "input", *, passes_references: bool = False
 ) -> tuple[Message, ...]:
-    """The conversation that `items` are, those that are `passing` left out. Raises InvalidRequest,
-    which names a field of `root`.
+    """The conversation that `items` are. `passes_references`: without those that are not known yet.
+    Raises InvalidRequest, which names a field of `root`.
     """
-    turns = _Turns()
+    turns: list[list[Message]] = []  # each is one message to a template
+    thoughts: list[str] = []  # for the next message of the assistant
     for k, item in enumerate(items):
-        if passing(item):
+        if passes_references and is_reference(item):
             continue
-        if not is_plain(item):
-            for message in past_messages(item, _summary(item)):
-                turns.say(message)
-            continue
-        fields = fields_of(item, f"{root}[{k}].")
-        wire = fields.read(ItemWire)
-        if wire.type == "reasoning":
-            turns.think(_thought(wire))
-        else:
-            turns.say(_message(fields, wire))
-    return turns.messages()
+        for said in _said(item, f"{root}[{k}]."):
+            if isinstance(said, str):
+                thoughts.append(said)
+                continue
+            message = said
+            if thoughts and said.role == "assistant":
+                message = msgspec.structs.replace(said, reasoning="\n\n".join(thoughts))
+                thoughts = []
+            if message.tool_calls and turns and turns[-1][0].role == "assistant":
+                turns[-1].append(message)
+            else:
+                turns.append([message])
+    return tuple(map(_together, turns))
+
+
+def _said(item: Item, place: str) -> Iterable[Message | str]:
+    """The messages that an item is, or its reasoning."""
+    if not is_plain(item):
+        return past_messages(item, _summary(item))
+    fields = fields_of(item, place)
+    wire = fields.read(ItemWire)
+    if wire.type == "reasoning":
+        return filter(None, (_thought(wire),))
+    return (_message(fields, wire),)
+
+
+def _together(turn: Sequence[Message]) -> Message:
+    """A text and the calls behind it are items of their own, and one message to a template."""
+    if len(turn) == 1:
+        return turn[0]
+    return msgspec.structs.replace(
+        turn[0],
+        reasoning="\n\n".join(said.reasoning for said in turn if said.reasoning) or None,
+        tool_calls=tuple(call for said in turn for call in said.tool_calls),
+    )
 
 
 def since_compaction(items: Sequence[Item]) -> list[Item]:
@@ -273,46 +298,6 @@ def _outlives(item: Item) -> bool:
     kind = item.get("type", "message")
     is_said = kind == "message" and item.get("role") in ("user", "system", "developer")
     return is_said or kind in ("additional_tools", "tool_search_output")
-
-
-class _Turns:
-    """Messages as they come together. A text and the calls behind it are items of their own here,
-    and one message to a template; reasoning belongs to the message behind it.
-    """
-
-    def __init__(self) -> None:
-        self._messages: list[Message] = []
-        self._thoughts: list[str] = []  # for the next message of the assistant
-        self._reasoning: list[str] = []  # of the last message
-        self._calls: list[ToolCall] = []  # likewise
-
-    def think(self, thought: str) -> None:
-        if thought:
-            self._thoughts.append(thought)
-
-    def say(self, message: Message) -> None:
-        is_call = bool(message.tool_calls)
-        if not (is_call and self._messages and self._messages[-1].role == "assistant"):
-            self._settle()
-            self._messages.append(message)
-        if message.role == "assistant":
-            self._reasoning += self._thoughts
-            self._thoughts = []
-            self._calls += message.tool_calls
-
-    def messages(self) -> tuple[Message, ...]:
-        self._settle()
-        return tuple(self._messages)
-
-    def _settle(self) -> None:
-        """The last message is whole."""
-        if self._reasoning or self._calls:
-            self._messages[-1] = msgspec.structs.replace(
-                self._messages[-1],
-                reasoning="\n\n".join(self._reasoning) or None,
-                tool_calls=tuple(self._calls),
-            )
-            self._reasoning, self._calls = [], []
 
 
 def _thought(wire: ItemWire) -> str:
@@ -365,11 +350,9 @@ def _part(fields: Fields, path: str, wire: PartWire) -> Part:
             return TextPart(text)
         case PartWire(type="refusal", refusal=str(text)):
             return TextPart(text)
-        case PartWire(type="input_image", image_url=str(url)) if url.startswith(IMAGE_SCHEMES):
-            return ImagePart(url, field=f"{fields.prefix}{path}.image_url")
         case PartWire(type="input_image"):
-            names = ", ".join(repr(name) for name in IMAGE_SCHEMES)
-            raise fields.wrong(f"{path}.image_url", f"Expected a URL that starts with {names}.")
+            image = read_image(fields, f"{path}.image_url", wire.image_url or "")
+            return msgspec.structs.replace(image, field=f"{fields.prefix}{path}.image_url")
         case PartWire(type="input_text" | "output_text" | "text" | "refusal"):
             raise fields.wrong(f"{path}.text", "This field is required.")
     raise fields.wrong(f"{path}.type", f"Parts of type {wire.type!r:.64} are not supported.")

@@ -5,15 +5,16 @@ user has to allow it is asked for, whole at once. Knows no response that they st
 """
 
 from collections.abc import Iterator
+from itertools import count
 
 import msgspec
 
 from gateway.dialects.responses.answer_items import (
-    GrownEvent,
-    Numbers,
+    GrowingItem,
     OutputItem,
+    PlacedEvent,
     PlacedItem,
-    WholeEvent,
+    Progress,
 )
 from gateway.dialects.responses.mcp_items import (
     CallStatus,
@@ -23,60 +24,51 @@ from gateway.dialects.responses.mcp_items import (
     McpCallItem,
     McpListItem,
 )
-from gateway.terms.events import ListedServer, ServedTool, ToolAnswered
+from gateway.terms.events import ListedServer, ServedTool, ToolAnswered, ToolOpened
 
 
-class StepEvent(msgspec.Struct, frozen=True, kw_only=True):
+class StepEvent(PlacedEvent, frozen=True, kw_only=True):
     """A step of a call of an MCP server's tool, or of the list of its tools."""
 
-    type: str
-    item_id: str
-    output_index: int
     sequence_number: int
 
 
-class McpCall(PlacedItem):
+class McpCall(GrowingItem):
     """One call. `approved`: the id of the request by which its user allowed it."""
 
     def __init__(
-        self, id: str, place: int, numbers: Numbers, tool: ServedTool, approved: str | None = None
+        self,
+        id: str,
+        place: int,
+        numbers: "count[int]",
+        call: ToolOpened,
+        tool: ServedTool,
+        approved: str | None = None,
     ) -> None:
-        self._asks = tool.waits and approved is None
-        super().__init__(f"{'mcpr_' if self._asks else 'mcp_'}{id}", place, numbers)
+        asks = tool.waits and approved is None
+        super().__init__("approval" if asks else "mcp", id, place, numbers, call)
+        self.index = call.index
+        self.is_run = not asks  # it waits for its tool, not for its user
         self._tool = tool
         self._approved = approved
-        self._texts: list[str] = []
-
-    @property
-    def is_run(self) -> bool:
-        """It waits for its tool, not for its user."""
-        return not self._asks
 
     def opening(self) -> Iterator[bytes]:
         """It begins, without arguments."""
         if self.is_run:
-            yield self.item_event("added", self._item("in_progress"))
+            yield from super().opening()
             yield self.event(StepEvent, "mcp_call.in_progress")
 
-    def fragment(self, arguments: str) -> bytes:
-        """Some more of its arguments."""
-        self._texts.append(arguments)
-        if self._asks:
-            return b""
-        return self.event(GrownEvent, "mcp_call_arguments.delta", delta=arguments)
-
-    def written(self) -> Iterator[bytes]:
+    def closing(self, status: Progress) -> Iterator[bytes]:
         """Its arguments are whole: it runs, or is asked for."""
-        if self._asks:
-            yield self.item_event("added", self.item)
-            yield self.item_event("done", self.item)
+        if self.is_run:
+            yield self._whole("".join(self._texts))
         else:
-            yield self.event(WholeEvent, "mcp_call_arguments.done", arguments=self._arguments)
+            yield self.item_event("added", self.item(status))
+            yield self.item_event("done", self.item(status))
 
-    @property
-    def item(self) -> OutputItem:
+    def item(self, status: Progress) -> OutputItem:
         """As it stands in the answer until its tool has answered."""
-        return self._item("incomplete")
+        return self._item("in_progress" if status == "in_progress" else "incomplete")
 
     def answered(self, answer: ToolAnswered) -> tuple[OutputItem, bytes]:
         """It is over: the item, and the events that say so."""
@@ -84,29 +76,21 @@ class McpCall(PlacedItem):
         item = self._item(status, answer)
         return item, self.event(StepEvent, f"mcp_call.{status}") + self.item_event("done", item)
 
-    def cut(self) -> tuple[OutputItem, bytes]:
+    def cut(self) -> bytes:
         """The answer ended before the tool had answered."""
-        return self.item, self.item_event("done", self.item)
-
-    @property
-    def _arguments(self) -> str:
-        return "".join(self._texts) or "{}"
+        return self.item_event("done", self.item("incomplete"))
 
     def _item(self, status: CallStatus, answer: ToolAnswered | None = None) -> OutputItem:
-        if self._asks:
-            return McpApprovalItem(
-                id=self.id,
-                server_label=self._tool.label,
-                name=self._tool.name,
-                arguments=self._arguments,
-            )
+        label, name, arguments = self._tool.label, self._tool.name, "".join(self._texts) or "{}"
+        if not self.is_run:
+            return McpApprovalItem(id=self.id, server_label=label, name=name, arguments=arguments)
         failed = answer is not None and answer.is_error
         text = answer.text if answer is not None else None
         return McpCallItem(
             id=self.id,
-            server_label=self._tool.label,
-            name=self._tool.name,
-            arguments="" if status == "in_progress" else self._arguments,
+            server_label=label,
+            name=name,
+            arguments="" if status == "in_progress" else arguments,
             approval_request_id=self._approved,
             output=None if failed else text,
             error=ExecutionError((ErrorText(text),)) if failed and text is not None else None,
@@ -119,7 +103,7 @@ def list_item(id: str, server: ListedServer) -> McpListItem:
     return McpListItem(id=f"mcpl_{id}", server_label=server.label, tools=server.tools)
 
 
-def list_events(item: McpListItem, place: int, numbers: Numbers) -> Iterator[bytes]:
+def list_events(item: McpListItem, place: int, numbers: "count[int]") -> Iterator[bytes]:
     """A server was asked for its tools: its item, from beginning to end."""
     placed = PlacedItem(item.id, place, numbers)
     yield placed.item_event("added", msgspec.structs.replace(item, tools=()))

@@ -100,9 +100,7 @@ def _settled(
     return {**item, "type": "mcp_call", "output": output}
 
 
-def approved_calls(
-    items: Sequence[Mapping[str, Any]], *, whole: bool, root: str = "input"
-) -> tuple[ApprovedCall, ...]:
+def approved_calls(items: Sequence[Mapping[str, Any]], *, whole: bool) -> tuple[ApprovedCall, ...]:
     """The calls that are allowed and were not run. `whole`: nothing came before `items`. Raises
     InvalidRequest.
     """
@@ -115,7 +113,7 @@ def approved_calls(
     for k, answer in enumerate(items):
         if answer.get("type") != "mcp_approval_response":
             continue
-        name, field = answer.get("approval_request_id"), f"{root}[{k}].approval_request_id"
+        name, field = answer.get("approval_request_id"), f"input[{k}].approval_request_id"
         request = asked.get(name) if isinstance(name, str) else None
         if request is None and whole:
             text = f"No approval {name!r:.80} was asked for in this conversation."
@@ -123,7 +121,7 @@ def approved_calls(
         if request is not None and answer.get("approve") is True and name not in run:
             found.append(_approved(str(name), request, field))
     if len(found) > MOST_APPROVED:
-        raise InvalidRequest.at(root, f"Expected at most {MOST_APPROVED} approvals.")
+        raise InvalidRequest.at("input", f"Expected at most {MOST_APPROVED} approvals.")
     return tuple({each.id: each for each in found}.values())
 
 

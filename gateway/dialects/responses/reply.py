@@ -4,6 +4,7 @@ no store.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -18,7 +19,6 @@ from gateway.dialects.responses.answer_items import (
     CompactionItem,
     GrowingItem,
     Kind,
-    Numbers,
     OutputItem,
     PlacedItem,
     Progress,
@@ -175,13 +175,12 @@ class ResponsesReply(Reply):
         self._new_id = new_id
         self._packs = exchange.packs_reasoning
         self._generates = exchange.generates
-        self._numbers = Numbers()
+        self._numbers = count()
         self._is_open = False
         self._current: GrowingItem | None = None
         self._listed_before = listed_before(exchange.whole)
         self._approved = frozenset(call.id for call in exchange.request.approved)
         self._served: Mapping[str, ServedTool] = {}
-        self._writing: McpCall | None = None  # in place of a current item
         self._running: dict[int, McpCall] = {}  # by the call's index
         self._done: list[OutputItem] = []
         self._reason: Incomplete | None = None
@@ -260,12 +259,6 @@ class ResponsesReply(Reply):
                 return self._grow_text("message", text, logprobs)
             case Reasoning(text) if text and not self._hides_reasoning:
                 return self._grow_text(self._reasoning, text, ())
-            case ToolOpened(name=name) if name in self._served:
-                return self._call(one)
-            case ArgumentsGrown(fragment=fragment) if self._writing is not None:
-                return self._writing.fragment(fragment) if fragment else b""
-            case ToolClosed(index=index) if self._writing is not None:
-                return self._written(index, self._writing)
             case ToolOpened(name=name):
                 return self._begin(kind_of(self._offered.get(name)), one)
             case ArgumentsGrown(fragment=fragment) if fragment and self._current is not None:
@@ -276,21 +269,6 @@ class ResponsesReply(Reply):
                 return self._finish(one, logprobs)
         return b""
 
-    def _call(self, opened: ToolOpened) -> bytes:
-        """A call of a tool that runs here."""
-        ended = self._leave()
-        approved = opened.id if opened.id in self._approved else None
-        tool, place = self._served[opened.name], len(self._done)
-        self._writing = McpCall(self._new_id(), place, self._numbers, tool, approved)
-        return ended + b"".join(self._writing.opening())
-
-    def _written(self, index: int, call: McpCall) -> bytes:
-        self._writing = None
-        self._done.append(call.item)
-        if call.is_run:
-            self._running[index] = call
-        return b"".join(call.written())
-
     def _answered(self, answer: ToolAnswered) -> bytes:
         if (call := self._running.pop(answer.index, None)) is None:
             return b""
@@ -299,14 +277,8 @@ class ResponsesReply(Reply):
 
     def _cut_calls(self) -> bytes:
         """Of tools that have not answered, and will not."""
-        events = b""
-        if self._writing is not None:
-            events += self._written(-1, self._writing)
-        for call in self._running.values():
-            self._done[call.place], cut = call.cut()
-            events += cut
-        self._running = {}
-        return events
+        cut, self._running = self._running, {}
+        return b"".join([call.cut() for call in cut.values()])
 
     def _grow_text(self, kind: Kind, text: str, logprobs: tuple[TokenLogprob, ...]) -> bytes:
         begun = b"" if self._kind == kind else self._begin(kind)
@@ -315,11 +287,13 @@ class ResponsesReply(Reply):
 
     def _begin(self, kind: Kind, call: ToolOpened | None = None) -> bytes:
         ended = self._leave()
-        offered = self._offered.get(call.name) if call else None
-        number, place = self._new_id(), len(self._done)
-        self._current = GrowingItem(
-            kind, number, place, self._numbers, call, offered, packs=self._packs
-        )
+        placed = (self._new_id(), len(self._done), self._numbers)
+        if call is not None and (tool := self._served.get(call.name)) is not None:
+            approved = call.id if call.id in self._approved else None
+            self._current = McpCall(*placed, call, tool, approved)
+        else:
+            offered = self._offered.get(call.name) if call else None
+            self._current = GrowingItem(kind, *placed, call, offered, packs=self._packs)
         return ended + b"".join(self._current.opening())
 
     def _leave(self) -> bytes:
@@ -333,6 +307,8 @@ class ResponsesReply(Reply):
         item, self._current = self._current, None
         events = b"".join(item.closing(status))
         self._done.append(item.item(status))
+        if isinstance(item, McpCall) and item.is_run:
+            self._running[item.index] = item
         return events
 
     def _finish(self, last: Finished, logprobs: tuple[TokenLogprob, ...]) -> bytes:
@@ -360,7 +336,7 @@ class ResponsesReply(Reply):
     def _error(self, error: GatewayError) -> bytes:
         """An event that OpenAI's client ends at: it would lose the one behind it."""
         detail = envelope(error).error
-        return event(ErrorEvent(error=detail, sequence_number=self._numbers.take()))
+        return event(ErrorEvent(error=detail, sequence_number=next(self._numbers)))
 
     def whole(self, usage: Usage) -> bytes:
         """The JSON body."""
@@ -398,7 +374,7 @@ class ResponsesReply(Reply):
     def cancelled(self) -> bytes:
         """The last event of a stream that its client ended: incomplete, and its status says why."""
         opened = b"" if self._is_open else self.opening()
-        ended = self._end("incomplete")
+        ended = self._end("incomplete") + self._cut_calls()
         self.cancel()
         return opened + ended + self._life("incomplete")
 
@@ -418,7 +394,7 @@ class ResponsesReply(Reply):
             Lifecycle(
                 type=f"response.{name}",
                 response=self._wire,
-                sequence_number=self._numbers.take(),
+                sequence_number=next(self._numbers),
             )
         )
 

@@ -98,7 +98,7 @@ class ResponsesExchange(msgspec.Struct, frozen=True, kw_only=True):
     def resolved(self, found: Mapping[str, Item]) -> "ResponsesExchange":
         """With those of `found` in the place of references. Raises NotFound, InvalidRequest."""
         items = resolved(self.items, found)
-        return msgspec.structs.replace(self, items=items).after(())
+        return msgspec.structs.replace(self, items=items).after()
 
     def require_calls(self) -> None:
         """Raises InvalidRequest for a result of no call, once all that came before is known."""
@@ -113,40 +113,40 @@ class ResponsesExchange(msgspec.Struct, frozen=True, kw_only=True):
             last -= 1
         return self._asking([*said[:last], packed_, *said[last:]])
 
-    def after(self, history: Sequence[Item]) -> "ResponsesExchange":
-        """The same, with the whole request: `history` before its items."""
-        items = [*history, *self.items]
+    def after(self, history: Sequence[Item] | None = None) -> "ResponsesExchange":
+        """The same, with the whole request: `history` before its items. None: what there is of that
+        is not known yet.
+        """
+        whole = history is not None or not self._goes_on
+        items, request = [*(history or ()), *self.items], self.request
         tools = self.toolbox.opened(items)
-        return msgspec.structs.replace(
-            self,
-            whole=tuple(items),
-            tools=tools,
-            request=with_tools(self._asking(items), tools, self.unapplied),
+        unapplied = (*self.unapplied, *tools.unapplied)
+        asking = msgspec.structs.replace(
+            self._asking(items, whole=whole),
+            tools=tools.tools,
+            allowed=tools.allowed,
+            call_limit=request.call_limit
+            and msgspec.structs.replace(request.call_limit, counted=tools.built_in),
+            tool_choice=tools.choice,
+            answering=msgspec.structs.replace(request.answering, unapplied=unapplied),
+            served=tools.served,
+            served_choice=tools.served_choice,
         )
+        return msgspec.structs.replace(self, whole=tuple(items), tools=tools, request=asking)
 
-    def _asking(self, items: Sequence[Item]) -> ChatRequest:
+    @property
+    def _goes_on(self) -> bool:
+        """Something of the conversation is not here."""
+        return bool(self.previous or self.conversation or any(map(is_reference, self.items)))
+
+    def _asking(self, items: Sequence[Item], *, whole: bool = True) -> ChatRequest:
+        read = read_items(settled(since_compaction(items)), passes_references=not whole)
         return msgspec.structs.replace(
             self.request,
-            messages=(*_system(self.instructions), *read_items(settled(since_compaction(items)))),
+            messages=(*_system(self.instructions), *read),
             continue_final=_breaks_off(items),
-            approved=approved_calls(items, whole=True),
+            approved=approved_calls(items, whole=whole),
         )
-
-
-def with_tools(request: ChatRequest, tools: Tools, unapplied: tuple[Unapplied, ...]) -> ChatRequest:
-    """`request` with these tools, and what is not applied of it, theirs included."""
-    answering = msgspec.structs.replace(request.answering, unapplied=(*unapplied, *tools.unapplied))
-    return msgspec.structs.replace(
-        request,
-        tools=tools.tools,
-        allowed=tools.allowed,
-        call_limit=request.call_limit
-        and msgspec.structs.replace(request.call_limit, counted=tools.built_in),
-        tool_choice=tools.choice,
-        answering=answering,
-        served=tools.served,
-        served_choice=tools.served_choice,
-    )
 
 
 def read_response(body: bytes) -> ResponsesExchange:
@@ -157,31 +157,20 @@ def read_response(body: bytes) -> ResponsesExchange:
     items = as_items(wire.input)
     if not (items or wire.previous_response_id or wire.conversation or wire.instructions):
         raise fields.wrong("input", "At least one item is required.")
-    toolbox = Toolbox(fields, wire.tools, wire.tool_choice)
-    tools = toolbox.opened(items)
     verbosity = wire.text.verbosity
-    unapplied = tuple(_unapplied(fields, wire, items))
-    request = ChatRequest(
-        model=wire.model,
-        messages=(
-            *_system(wire.instructions),
-            *read_items(settled(since_compaction(items)), passing=is_reference),
+    read = ResponsesExchange(
+        request=ChatRequest(
+            model=wire.model,
+            messages=(),
+            answering=_answering(fields, wire),
+            parallel_tool_calls=wire.parallel_tool_calls,
+            call_limit=CallLimit(wire.max_tool_calls) if wire.max_tool_calls else None,
+            thinking=_thinking(wire),
+            template_variables={} if verbosity is None else {"verbosity": verbosity},
         ),
-        approved=approved_calls(items, whole=not _goes_on(wire, items)),
-        answering=_answering(fields, wire),
-        parallel_tool_calls=wire.parallel_tool_calls,
-        call_limit=CallLimit(wire.max_tool_calls) if wire.max_tool_calls else None,
-        thinking=_thinking(wire),
-        template_variables={} if verbosity is None else {"verbosity": verbosity},
-        continue_final=_breaks_off(items),
-    )
-    return ResponsesExchange(
-        request=with_tools(request, tools, unapplied),
         items=tuple(items),
-        whole=tuple(items),
-        toolbox=toolbox,
-        tools=tools,
-        unapplied=unapplied,
+        toolbox=Toolbox(fields, wire.tools, wire.tool_choice),
+        unapplied=tuple(_unapplied(fields, wire, items)),
         echoed={
             name: without_secrets(fields.values[name]) for name in ECHOED if name in fields.values
         },
@@ -200,11 +189,7 @@ def read_response(body: bytes) -> ResponsesExchange:
             None,
         ),
     )
-
-
-def _goes_on(wire: CreateWire, items: Sequence[Item]) -> bool:
-    """Something of the conversation is not here."""
-    return bool(wire.previous_response_id or wire.conversation or any(map(is_reference, items)))
+    return read.after()
 
 
 def _breaks_off(items: Sequence[Item]) -> bool:

@@ -299,7 +299,7 @@ class _Turn:
             generates=self.message.generates,
             unapplied=(*exchange.unapplied, *unused),
         )
-        return meant.after(()) if unused else meant
+        return meant.after() if unused else meant
 
     async def _send(self, message: Message) -> None:
         """What the response would send to a client of its own."""
