@@ -279,6 +279,12 @@ class Fields(msgspec.Struct, frozen=True):
             raise self.wrong(path, f"Expected one of {names}, got {word!r:.64}.")
         return words[word]
 
+    def meaning(self, field: str, name: str, *, value: Any) -> "Fields":
+        """With our `field`, which the client wrote as `name`."""
+        return msgspec.structs.replace(
+            self, values={**self.values, field: value}, spelled={**self.spelled, field: name}
+        )
+
     def unapplied(self, known: frozenset[str]) -> tuple[Unapplied, ...]:
         """Fields that are not read here: the first `MOST_NAMED` of them. Empty values ask for
         nothing.

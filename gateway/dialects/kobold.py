@@ -250,21 +250,18 @@ def _fields(wire: Mapping[str, Any]) -> Fields:
     texts = wire.get("banned_tokens")
     if texts is None or "banned_strings" in fields.values:
         return fields
-    values = {**fields.values, "banned_strings": texts}
-    return Fields(values, {**fields.spelled, "banned_strings": "banned_tokens"})
+    return fields.meaning("banned_strings", "banned_tokens", value=texts)
 
 
 def _sampled(fields: Fields, wire: GenerateWire) -> Fields:
     """`fields` with what only KoboldAI calls so under our names."""
-    values, spelled = dict(fields.values), dict(fields.spelled)
     if wire.sampler_order:
         named = (name for number in wire.sampler_order for name in SAMPLERS[number])
-        values["samplers"] = ["dry", *named, "xtc"]  # where KoboldCpp has these two
-        spelled["samplers"] = "sampler_order"
-    if wire.use_default_badwordsids and "ban_eos" not in values:
-        values["ban_eos"] = True
-        spelled["ban_eos"] = "use_default_badwordsids"
-    return Fields(values, spelled)
+        order = ["dry", *named, "xtc"]  # where KoboldCpp has these two
+        fields = fields.meaning("samplers", "sampler_order", value=order)
+    if wire.use_default_badwordsids and "ban_eos" not in fields.values:
+        fields = fields.meaning("ban_eos", "use_default_badwordsids", value=True)
+    return fields
 
 
 class DetailWire(msgspec.Struct, frozen=True, kw_only=True):

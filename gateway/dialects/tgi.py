@@ -192,8 +192,7 @@ def _parameters(wire: Mapping[str, object]) -> Fields:
     fields = fields_of(wire, "parameters.")
     if fields.values.get("do_sample") is not False:
         return fields
-    values = {**fields.values, "temperature": 0}
-    return Fields(values, {**fields.spelled, "temperature": "do_sample"}, fields.prefix)
+    return fields.meaning("temperature", "do_sample", value=0)
 
 
 def read_inputs(content: bytes) -> bool | None:

@@ -213,61 +213,50 @@ def _marked(parts: tuple[Part, ...]) -> tuple[Part, ...]:
 
 def _assistant(fields: Fields, path: str, blocks: Sequence[BlockWire]) -> Iterator[Message]:
     """Its message; several where results of MCP servers' tools or a summary stand in between."""
-    turn = _Turn()
+    said: list[tuple[str, BlockWire]] = []
     for k, block in enumerate(blocks):
         place = f"{path}.content[{k}]"
         match block:
             case BlockWire(type="tool_result"):
-                yield from turn.taken()
+                yield from _said(fields, said)
                 yield _result(fields, place, block)
+                said = []
             case BlockWire(type="compaction", text=str(text)):
-                yield from turn.taken()
+                yield from _said(fields, said)
                 yield Message(role="user", parts=(TextPart(text),))
+                said = []
             case _:
-                _add(fields, place, block, turn)
-    if not blocks or not turn.is_empty():
-        yield turn.message()
+                said.append((place, block))
+    yield from _said(fields, said)
+    if not blocks:
+        yield Message(role="assistant")
 
 
-class _Turn:
-    """What the assistant said so far."""
-
-    def __init__(self) -> None:
-        self.parts: list[Part] = []
-        self.thoughts: list[str] = []
-        self.calls: list[ToolCall] = []
-
-    def message(self) -> Message:
-        return Message(
+def _said(fields: Fields, blocks: Sequence[tuple[str, BlockWire]]) -> Iterator[Message]:
+    """The assistant's message that `blocks` are, if they say something."""
+    parts: list[Part] = []
+    thoughts: list[str] = []
+    calls: list[ToolCall] = []
+    for place, block in blocks:
+        match block:
+            case BlockWire(type="thinking", thinking=str(text)):
+                thoughts.append(text)
+            case BlockWire(type="redacted_thinking"):
+                pass  # encrypted by Anthropic; listed in `x-roundhouse-ignored`
+            case BlockWire(type="tool_use", id=str(call_id), name=str(name)):
+                given = msgspec.json.encode(block.input or {}).decode()
+                calls.append(ToolCall(call_id, name, given))
+            case BlockWire(type="thinking" | "tool_use"):
+                raise fields.wrong(place, f"A {block.type} block lacks one of its fields.")
+            case _:
+                parts += _part(fields, place, block, ("text",))
+    if parts or thoughts or calls:
+        yield Message(
             role="assistant",
-            parts=tuple(self.parts),
-            reasoning="\n\n".join(self.thoughts) or None,
-            tool_calls=tuple(self.calls),
+            parts=tuple(parts),
+            reasoning="\n\n".join(thoughts) or None,
+            tool_calls=tuple(calls),
         )
-
-    def is_empty(self) -> bool:
-        return not (self.parts or self.thoughts or self.calls)
-
-    def taken(self) -> Iterator[Message]:
-        """The message, if it says something; then it is empty."""
-        if not self.is_empty():
-            yield self.message()
-        self.parts, self.thoughts, self.calls = [], [], []
-
-
-def _add(fields: Fields, place: str, block: BlockWire, turn: _Turn) -> None:
-    match block:
-        case BlockWire(type="thinking", thinking=str(text)):
-            turn.thoughts.append(text)
-        case BlockWire(type="redacted_thinking"):
-            pass  # encrypted by Anthropic; listed in `x-roundhouse-ignored`
-        case BlockWire(type="tool_use", id=str(call_id), name=str(name)):
-            given = msgspec.json.encode(block.input or {}).decode()
-            turn.calls.append(ToolCall(call_id, name, given))
-        case BlockWire(type="thinking" | "tool_use"):
-            raise fields.wrong(place, f"A {block.type} block lacks one of its fields.")
-        case _:
-            turn.parts += _part(fields, place, block, ("text",))
 
 
 _KNOWN = ("text", "image", "document", "search_result", "compaction")
@@ -366,12 +355,12 @@ def read_messages(body: bytes) -> MessagesExchange:
     if wire.thread is not None and wire.thread.type == "continue":
         message = "No conversations are held here; send all messages of this one."
         raise ThreadNotHeld.at("thread", message)
-    tools = read_tools(fields, conversation.tools, history, conversation.tool_choice)
+    tools, left_out = read_tools(fields, conversation.tools, history, conversation.tool_choice)
     served = read_servers(fields, wire.mcp_servers, conversation.tools)
     edit = edited(_messages(fields, conversation, history), wire.context_management)
     unapplied = (
         *_unapplied(fields, conversation),
-        *tools.unapplied,
+        *left_out,
         *history.unapplied,
         *edit.unapplied,
     )
@@ -380,11 +369,11 @@ def read_messages(body: bytes) -> MessagesExchange:
             model=wire.model,
             messages=edit.messages,
             answering=_answering(fields, wire, unapplied),
-            tools=tools.given,
+            tools=tools,
             tool_choice=read_choice(
                 fields,
                 conversation.tools,
-                tools.given,
+                tools,
                 conversation.tool_choice,
                 has_served=bool(served),
             ),

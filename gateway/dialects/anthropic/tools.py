@@ -62,19 +62,13 @@ KEPT = tuple(
 )
 
 
-class Tools(msgspec.Struct, frozen=True, kw_only=True):
-    """`given`: in the order of the prompt, those that were deferred last, so that they change its
-    beginning as late as they can.
-    """
-
-    given: tuple[Tool, ...]
-    unapplied: tuple[Unapplied, ...]
-
-
 def read_tools(
     fields: Fields, wires: Sequence[ToolWire], history: History, choice: ToolChoiceWire | None
-) -> Tools:
-    """The tools that the model may call now. Raises InvalidRequest."""
+) -> tuple[tuple[Tool, ...], tuple[Unapplied, ...]]:
+    """The tools that the model may call now, in the order of the prompt: those that were deferred
+    last, so that they change its beginning as late as they can; and what is left out. Raises
+    InvalidRequest.
+    """
     read = [
         (wire, _tool(fields, f"tools[{k}]", wire))
         for k, wire in enumerate(wires)
@@ -88,10 +82,7 @@ def read_tools(
     at_once = [tool for wire, tool in tools.values() if searched or not wire.defer_loading]
     later = [tools[name][1] for name in mentioned if name in tools]
     given = {tool.name: tool for tool in (*at_once, *later) if tool.name not in history.removed}
-    return Tools(
-        given=tuple(given.values()),
-        unapplied=tuple(item for _, item in read if isinstance(item, Unapplied)),
-    )
+    return tuple(given.values()), tuple(item for _, item in read if isinstance(item, Unapplied))
 
 
 def read_choice(

@@ -261,7 +261,7 @@ class ChoiceSteps(msgspec.Struct, eq=False):
                 yield ChatDelta(tool_calls=(self._opened(event),))
             case ArgumentsGrown(index, fragment):
                 yield from self._grown(index, self._calls[index].grow(fragment))
-            case ToolClosed(index):
+            case ToolClosed(index) if index in self._calls:
                 yield from self._closed(index)
             case Finished():
                 for index in list(self._calls):
