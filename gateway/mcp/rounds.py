@@ -95,9 +95,8 @@ class ToolRounds(msgspec.Struct, eq=False):
             raise InvalidRequest.at("n", message)
         async with companions() as tasks, AsyncExitStack() as held:
             tools = await self._tools(call, always, tasks, can_approve=can_approve)
-            model_round, run = _Round(self._chat, call, held), _Running(tools, tasks, shown)
-            limit = self._servers.most_rounds
-            yield await _begun(model_round, run, _with_tools(request, tools), limit)
+            rounds = _Rounds(self._chat, call, held, tools, tasks, shown)
+            yield await _begun(rounds, _with_tools(request, tools), self._servers.most_rounds)
 
     async def shown(self, call: Call[ChatRequest], *, can_approve: bool = False) -> ChatRequest:
         """The request as the model first gets it, to count its tokens. Raises as `chat`."""
@@ -161,12 +160,17 @@ def _with_tools(request: ChatRequest, tools: Toolset) -> ChatRequest:
     )
 
 
-class _Round(msgspec.Struct, eq=False):
-    """The chat that is open now; at most one is."""
+class _Rounds(msgspec.Struct, frozen=True, eq=False):
+    """The chat that is open now, of which there is one at most, and the tools that run between, in
+    tasks of the request.
+    """
 
     _chat: OpenChat
     call: Call[ChatRequest]
     _held: AsyncExitStack
+    tools: Toolset
+    _tasks: TaskGroup
+    shown: Shown
 
     async def open(self, request: ChatRequest) -> tuple[Answer, ChatRequest]:
         """The answer, and the request as it was taken: without the tools' pictures, which their
@@ -186,14 +190,6 @@ class _Round(msgspec.Struct, eq=False):
     async def close(self) -> None:
         """Its model is given back."""
         await self._held.aclose()
-
-
-class _Running(msgspec.Struct, frozen=True, eq=False):
-    """Tools that run, in tasks of the request."""
-
-    tools: Toolset
-    _tasks: TaskGroup
-    shown: Shown
 
     async def answers(self, calls: Sequence[_Call]) -> AsyncIterator[ToolAnswered]:
         """As they come. Those that are left when it is closed end with the request."""
@@ -230,23 +226,18 @@ def _refused(call: _Call, tool: ServedTool, why: str) -> ToolAnswered:
     )
 
 
-async def _begun(
-    model_round: _Round, running: _Running, request: ChatRequest, limit: int
-) -> "AnswerInRounds":
+async def _begun(rounds: _Rounds, request: ChatRequest, limit: int) -> "AnswerInRounds":
     """The answer, its first round open. What the user allowed is run before."""
     approved = [
-        _Call(each.id, _function(running.tools, each), number, each.arguments, closed=True)
-        for number, each in enumerate(model_round.call.request.approved)
+        _Call(each.id, _function(rounds.tools, each), number, each.arguments, closed=True)
+        for number, each in enumerate(rounds.call.request.approved)
     ]
-    answered = [each async for each in running.answers(approved)]
+    answered = [each async for each in rounds.answers(approved)]
     request = replace(
         request, messages=(*request.messages, *_exchanged("", "", approved, answered))
     )
-    first, request = await model_round.open(request)
-    script = _script(approved, answered, running.shown)
-    return AnswerInRounds(
-        first, model_round, running, request, limit, script, approved=len(approved)
-    )
+    first, request = await rounds.open(request)
+    return AnswerInRounds(first, rounds, request, limit, _script(approved, answered, rounds.shown))
 
 
 def _function(tools: Toolset, approved: Any) -> str:
@@ -274,25 +265,21 @@ class AnswerInRounds(Answer):
     def __init__(
         self,
         first: Answer,
-        model_round: _Round,
-        running: _Running,
+        rounds: _Rounds,
         request: ChatRequest,
         limit: int,
         script: Sequence[Delta],
-        *,
-        approved: int,
     ) -> None:
         super().__init__(first.lease, first.unapplied, (), self._all())
         self.parameters, self.turn = first.parameters, first.turn
         self._recording: Recording | None = None
         self._now = first
-        self._round = model_round
-        self._running = running
+        self._rounds = rounds
         self._request = request
         self._left = limit  # rounds
         self._script = script
-        self._calls = approved  # shown so far
-        self._counted = approved  # of those that the request limits
+        self._calls = len(rounds.call.request.approved)  # shown so far
+        self._counted = self._calls  # of those that the request limits
         self._before: Usage | None = None  # of the rounds before this one
         self._generated = 0  # tokens of the last one
 
@@ -304,12 +291,12 @@ class AnswerInRounds(Answer):
     @property
     def listed(self) -> Sequence[ListedServer]:
         """The servers whose tools the model is shown."""
-        return self._running.tools.listed
+        return self._rounds.tools.listed
 
     @property
     def served(self) -> Mapping[str, ServedTool]:
         """The tools that run here, by their functions' names."""
-        return {name: each.shown for name, each in self._running.tools.runnable.items()}
+        return {name: each.shown for name, each in self._rounds.tools.runnable.items()}
 
     def record(self, recording: Recording) -> None:
         """Each round is an answer of its own there."""
@@ -332,12 +319,12 @@ class AnswerInRounds(Answer):
         for delta in self._script:
             yield delta
         while True:
-            turn = _Turn(self._running, self._calls, self._is_ignored)
+            turn = _Turn(self._rounds, self._calls, self._is_ignored)
             async for delta in self._said(turn):
                 yield delta
             self._calls += turn.count
             async for answered in self._answers(turn):
-                if self._running.shown != "nothing":
+                if self._rounds.shown != "nothing":
                     yield Delta(0, (), answered=(answered,))
             if not (self._goes_on(turn) and await self._next_round(turn)):
                 yield turn.end()
@@ -366,7 +353,7 @@ class AnswerInRounds(Answer):
     async def _next_round(self, turn: "_Turn") -> bool:
         """Whether the conversation still fits into the context: what tools answered may be long."""
         try:
-            self._now, self._request = await self._round.open(self._request)
+            self._now, self._request = await self._rounds.open(self._request)
         except ContextLengthExceeded:
             turn.cut()
             return False
@@ -386,7 +373,7 @@ class AnswerInRounds(Answer):
         calls = turn.to_run()
         if calls and self._left:
             await self._close()
-            async for each in self._running.answers(calls):
+            async for each in self._rounds.answers(calls):
                 turn.answered.append(each)
                 yield each
         for call in calls if not self._left else ():
@@ -396,7 +383,7 @@ class AnswerInRounds(Answer):
         """The round's usage is known, and its model is free while tools run."""
         last = self._now
         self._before, self._generated = self._usage_so_far(), last.usage().completion_tokens
-        await self._round.close()
+        await self._rounds.close()
         self._now = Answer(last.lease, last.unapplied, (), _none())
 
     def _goes_on(self, turn: "_Turn") -> bool:
@@ -435,9 +422,9 @@ async def _none() -> AsyncIterator[Delta]:
 class _Turn:
     """What the model says in one round, on its way to the client."""
 
-    def __init__(self, running: _Running, before: int, is_ignored: Callable[[str], bool]) -> None:
+    def __init__(self, rounds: _Rounds, before: int, is_ignored: Callable[[str], bool]) -> None:
         """`before`: how many calls the client has seen; `is_ignored`: asked for each call."""
-        self._running = running
+        self._rounds = rounds
         self._is_ignored = is_ignored
         self._ignored: set[int] = set()
         self._before = before
@@ -494,7 +481,7 @@ class _Turn:
         if self._is_ignored(name):
             self._ignored.add(index)
             return None
-        is_shown = self._running.shown == "calls" or name not in self._running.tools.runnable
+        is_shown = self._rounds.shown == "calls" or name not in self._rounds.tools.runnable
         number = self._before + self.count if is_shown else -1
         self.count += is_shown
         self._calls[index] = _Call(call_id, name, number)
@@ -504,7 +491,7 @@ class _Turn:
         """The calls that run now: of the others some wait for their user."""
         if self._finished.reason != "tool_calls":
             return []
-        tools = self._running.tools.runnable
+        tools = self._rounds.tools.runnable
         calls = [call for call in self._calls.values() if call.closed and call.name in tools]
         return [call for call in calls if not tools[call.name].shown.waits]
 
@@ -519,7 +506,7 @@ class _Turn:
 
     def end(self) -> Delta:
         """The last delta of the answer. A client that has nothing to run is not told to."""
-        finished, known = self._finished, self._running.tools.runnable
+        finished, known = self._finished, self._rounds.tools.runnable
         if finished.reason == "tool_calls":
             own = [call for call in self._calls.values() if call.name not in known]
             finished = finished if own else replace(finished, reason="stop")

@@ -54,15 +54,18 @@ class Runnable(msgspec.Struct, frozen=True):
         return await self.server.call(self.name, arguments)
 
 
-class Toolset(msgspec.Struct, frozen=True, kw_only=True):
+class Toolset:
     """The tools of a chat that this server runs: what the model is shown, and what runs, by the
-    function's name.
+    function's name. `taken`: other functions' names; `can_approve`: calls can be asked for.
     """
 
-    tools: tuple[Tool, ...] = ()
-    runnable: Mapping[str, Runnable] = {}
-    listed: tuple[ListedServer, ...] = ()
-    unapplied: tuple[Unapplied, ...] = ()
+    def __init__(self, taken: frozenset[str] = frozenset(), *, can_approve: bool = False) -> None:
+        self._taken = set(taken)
+        self._can_approve = can_approve
+        self.tools: list[Tool] = []
+        self.runnable: dict[str, Runnable] = {}
+        self.listed: list[ListedServer] = []
+        self.unapplied: list[Unapplied] = []
 
     def function(self, label: str, tool: str) -> str | None:
         """The name of the function that stands for a tool."""
@@ -70,6 +73,36 @@ class Toolset(msgspec.Struct, frozen=True, kw_only=True):
             if (each.shown.label, each.shown.name) == (label, tool):
                 return name
         return None
+
+    def add(self, wanted: ServedTools, server: "McpServer", listing: "Listing") -> None:
+        """Those of one server that its client wants."""
+        shown = []
+        for name, why in listing.left_out.items():
+            if wanted.allowed is None or name in wanted.allowed:
+                self.unapplied.append(Unapplied(f"{wanted.field}.{name}", why))
+        for tool in listing.tools:
+            if not _is_wanted(wanted, tool):
+                continue
+            waits = wanted.approval.needs(tool.name) or server.config.needs_approval(tool.name)
+            if waits and not self._can_approve:
+                self.unapplied.append(Unapplied(f"{wanted.field}.{tool.name}", CANT_ASK))
+                continue
+            shown.append(tool)
+            name = self._free_name(f"{wanted.label}__{tool.name}")
+            self.tools.append(Tool(name=name, description=tool.description, parameters=tool.schema))
+            served = ServedTool(wanted.label, tool.name, waits)
+            self.runnable[name] = Runnable(served, server, tool.name)
+        self.listed.append(ListedServer(label=wanted.label, tools=tuple(map(_described, shown))))
+
+    def _free_name(self, wanted: str) -> str:
+        """The characters that functions' names have everywhere; names that collide are numbered."""
+        plain = _UNSAFE.sub("_", _ascii(wanted))[:LONGEST_NAME]
+        name, number = plain, 2
+        while name in self._taken:
+            end = f"_{number}"
+            name, number = plain[: LONGEST_NAME - len(end)] + end, number + 1
+        self._taken.add(name)
+        return name
 
 
 class McpServers:
@@ -140,26 +173,26 @@ class McpServers:
                 message = f"The MCP server {each.label!r:.64} is there twice."
                 raise InvalidRequest.at(each.field, message)
         found = [(each, self._server(each, access, tasks)) for each in wanted]
-        collecting = _Collecting(taken, can_approve=can_approve)
+        tools = Toolset(taken, can_approve=can_approve)
         for each, server in found:
             if each.headers and server.config.name in self._running:
-                collecting.unapplied.append(Unapplied(f"{each.field}.headers", OWN_HEADERS))
-            collecting.add(each, server, await _listed(each, server))
+                tools.unapplied.append(Unapplied(f"{each.field}.headers", OWN_HEADERS))
+            tools.add(each, server, await _listed(each, server))
         for each in always:
             if each.label not in labels:
-                await self._added(each, access, tasks, collecting)
-        return collecting.whole()
+                await self._added(each, access, tasks, tools)
+        return tools
 
     async def _added(
-        self, each: ServedTools, access: Access, tasks: TaskGroup, collecting: "_Collecting"
+        self, each: ServedTools, access: Access, tasks: TaskGroup, tools: Toolset
     ) -> None:
         """A chat that didn't ask for the server is answered without it where it fails."""
         try:
             server = self._server(each, access, tasks)
-            collecting.add(each, server, await _listed(each, server))
+            tools.add(each, server, await _listed(each, server))
         except ToolServerFailed as error:
             log.warning("mcp server failed", server=each.name, reason=error.message)
-            collecting.unapplied.append(Unapplied(each.field, error.message))
+            tools.unapplied.append(Unapplied(each.field, error.message))
 
     def _server(self, wanted: ServedTools, access: Access, tasks: TaskGroup) -> "McpServer":
         config = self._config(wanted, access)
@@ -212,58 +245,6 @@ async def _listed(wanted: ServedTools, server: "McpServer") -> "Listing":
     except ServerFailed as error:
         message = f"The MCP server {wanted.label!r:.64} failed: {error}."
         raise ToolServerFailed.at(wanted.field, message) from error
-
-
-class _Collecting:
-    """The tools of a chat while they are put together."""
-
-    def __init__(self, taken: frozenset[str], *, can_approve: bool) -> None:
-        self._taken = set(taken)
-        self._can_approve = can_approve
-        self._tools: list[Tool] = []
-        self._runnable: dict[str, Runnable] = {}
-        self._listed: list[ListedServer] = []
-        self.unapplied: list[Unapplied] = []
-
-    def add(self, wanted: ServedTools, server: "McpServer", listing: "Listing") -> None:
-        """Those of one server that its client wants."""
-        shown = []
-        for name, why in listing.left_out.items():
-            if wanted.allowed is None or name in wanted.allowed:
-                self.unapplied.append(Unapplied(f"{wanted.field}.{name}", why))
-        for tool in listing.tools:
-            if not _is_wanted(wanted, tool):
-                continue
-            waits = wanted.approval.needs(tool.name) or server.config.needs_approval(tool.name)
-            if waits and not self._can_approve:
-                self.unapplied.append(Unapplied(f"{wanted.field}.{tool.name}", CANT_ASK))
-                continue
-            shown.append(tool)
-            name = self._free_name(f"{wanted.label}__{tool.name}")
-            self._tools.append(
-                Tool(name=name, description=tool.description, parameters=tool.schema)
-            )
-            served = ServedTool(wanted.label, tool.name, waits)
-            self._runnable[name] = Runnable(served, server, tool.name)
-        self._listed.append(ListedServer(label=wanted.label, tools=tuple(map(_described, shown))))
-
-    def _free_name(self, wanted: str) -> str:
-        """The characters that functions' names have everywhere; names that collide are numbered."""
-        plain = _UNSAFE.sub("_", _ascii(wanted))[:LONGEST_NAME]
-        name, number = plain, 2
-        while name in self._taken:
-            end = f"_{number}"
-            name, number = plain[: LONGEST_NAME - len(end)] + end, number + 1
-        self._taken.add(name)
-        return name
-
-    def whole(self) -> Toolset:
-        return Toolset(
-            tools=tuple(self._tools),
-            runnable=self._runnable,
-            listed=tuple(self._listed),
-            unapplied=tuple(self.unapplied),
-        )
 
 
 def _ascii(name: str) -> str:
