@@ -95,13 +95,13 @@ def stored_list(cards: Sequence[ModelCard], cached: Sequence[Stored]) -> ModelLi
 
 
 def _stored(card: ModelCard) -> Stored:
-    return Stored(
-        repo_id=card.id,
-        size_on_disk=card.size_bytes or 0,
-        id=card.id,
-        status=card.status,
-        size_bytes=card.size_bytes,
-    )
+    return alike(Stored, card)(repo_id=card.id, size_on_disk=card.size_bytes or 0)
+
+
+class InputTokens(msgspec.Struct, frozen=True, tag_field="object", tag="response.input_tokens"):
+    """The number of tokens of a prompt."""
+
+    input_tokens: int
 
 
 class ErrorDetail(msgspec.Struct, frozen=True, kw_only=True):

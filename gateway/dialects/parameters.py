@@ -12,7 +12,6 @@ from typing import Annotated, Any, TypeAlias, Union, get_type_hints
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
-from msgspec.structs import replace
 
 from backends.contract import bounds
 from backends.contract.samplers import (
@@ -23,6 +22,7 @@ from backends.contract.samplers import (
     Sampling,
     SentTemperature,
 )
+from config.values import alike
 from gateway.dialects.fields import Fields
 from gateway.terms.request import ImagePart, RequestedSampling, Tool, ToolChoice
 
@@ -267,8 +267,7 @@ class FunctionWire(msgspec.Struct, frozen=True):
 
     def tool(self, *, strict: bool | None = None) -> Tool:
         """As the model is shown it."""
-        tool = Tool(name=self.name, description=self.description, parameters=self.parameters)
-        return replace(tool, strict=strict)
+        return alike(Tool, self)(strict=strict)
 
 
 def require_tool(fields: Fields, path: str, name: str, names: Collection[str]) -> None:

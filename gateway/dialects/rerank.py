@@ -34,7 +34,7 @@ DIALECT = Dialect(name="Rerank", tag="Rerank")
 
 
 class DocumentWire(msgspec.Struct, frozen=True):
-    """A document as an object; its other fields are not read."""
+    """A document as an object; its other fields are not read. As such it is repeated in results."""
 
     text: str
 
@@ -55,18 +55,12 @@ class RerankWire(msgspec.Struct, frozen=True, kw_only=True):
     truncate_prompt_tokens: Limit | None = None
 
 
-class RankedDocument(msgspec.Struct, frozen=True):
-    """A document, repeated in the result."""
-
-    text: str
-
-
 class RankedWire(msgspec.Struct, frozen=True, kw_only=True):
     """One document's score; `index`: its place in the request."""
 
     index: int
     relevance_score: float
-    document: RankedDocument | UnsetType = UNSET
+    document: DocumentWire | UnsetType = UNSET
 
 
 class ScoreWire(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,7 +151,7 @@ def rerank_body(exchange: RerankExchange, encoded: Encoded, id: str) -> bytes:
 
 
 def _ranked(at: int, score: float, text: str, exchange: RerankExchange) -> RankedWire:
-    document = RankedDocument(text) if exchange.texts else UNSET
+    document = DocumentWire(text) if exchange.texts else UNSET
     return RankedWire(index=at, relevance_score=score, document=document)
 
 

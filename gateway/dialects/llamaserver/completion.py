@@ -5,24 +5,24 @@ What the last piece counts is of its own choice.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from backends.contract.protocol import Candidate, PromptProgress, SlotState, TokenLogprob
-from gateway.dialects.dialect import Reply, frame
+from gateway.dialects.dialect import Reply, body, frame
 from gateway.dialects.llamaserver.request import (
     CompletionExchange,
     GenerationSettings,
     own_settings,
     settings,
 )
+from gateway.dialects.logprobs import token_text
 from gateway.dialects.openai.logprobs import ProgressWire, TextCuts, Timings, progress_wire, timings
 from gateway.terms.events import ChoiceReport, Delta, Finished, Parameters, Usage, raw_text
 
-_encode = msgspec.json.Encoder().encode
 _LEAST = -1e9  # JSON has no infinity
 
 
@@ -116,7 +116,6 @@ class CompletionReply(Reply):
         self._report = report
         self._parameters = UNSET if parameters is None else parameters
         self._choices = [_Growing() for _ in range(exchange.choices)]
-        self._shown = _Probabilities(after_samplers=exchange.post_sampling_probs)
 
     def delta(self, delta: Delta) -> bytes:
         """Some more of one choice, by tokens where those have probabilities; the end is sent by
@@ -136,10 +135,7 @@ class CompletionReply(Reply):
 
     def closing(self, usage: Usage) -> bytes:
         """The last piece of each choice."""
-        return b"".join(
-            frame(self._chosen(self._last(index, "", usage, choice.logprobs)))
-            for index, choice in enumerate(self._choices)
-        )
+        return b"".join(map(frame, self._ends(usage)))
 
     def add(self, delta: Delta) -> None:
         """Keep some more of one choice for `whole`."""
@@ -149,36 +145,36 @@ class CompletionReply(Reply):
 
     def whole(self, usage: Usage) -> bytes:
         """The JSON body: an object, or an array of several choices."""
-        answers = [
-            self._chosen(self._last(index, "".join(choice.texts), usage, choice.logprobs))
-            for index, choice in enumerate(self._choices)
-        ]
-        return _encode(answers if len(answers) > 1 else answers[0])
+        answers = list(self._ends(usage))
+        return body(answers if len(answers) > 1 else answers[0])
 
     def _piece(self, index: int, text: str, logprobs: Sequence[TokenLogprob]) -> Completion:
         return Completion(
             index=index,
             content=text,
             tokens=self._choices[index].next_tokens(len(logprobs) or None),
-            completion_probabilities=self._shown.of(logprobs),
+            completion_probabilities=self._probabilities(logprobs),
         )
 
-    def _chosen(self, last: Completion) -> Completion | dict[str, Any]:
-        """The fields that the request chose; without a choice all of them."""
+    def _ends(self, usage: Usage) -> Iterator[Completion | dict[str, Any]]:
+        """The last piece of each choice, with the fields that the request chose; without a choice
+        all of them.
+        """
         names = self._exchange.response_fields
-        return chosen(msgspec.to_builtins(last), names) if names else last
+        for index, choice in enumerate(self._choices):
+            last = self._last(index, choice, usage)
+            yield chosen(msgspec.to_builtins(last), names) if names else last
 
-    def _last(
-        self, index: int, text: str, usage: Usage, logprobs: Sequence[TokenLogprob]
-    ) -> Completion:
-        choice, report = self._choices[index], self._report(index)
+    def _last(self, index: int, choice: _Growing, usage: Usage) -> Completion:
+        """With the text of a whole answer: what a stream has sent is not kept."""
+        report, returns_tokens = self._report(index), self._exchange.return_tokens
         cost = report.usage if report else usage
         return Completion(
             index=index,
-            content=text,
-            tokens=choice.next_tokens(None) if self._returns_tokens() else (),
+            content="".join(choice.texts),
+            tokens=choice.next_tokens(None) if returns_tokens or self._exchange.stream else (),
             stop=True,
-            completion_probabilities=self._shown.of(logprobs),
+            completion_probabilities=self._probabilities(choice.logprobs),
             id_slot=UNSET if report is None or report.job.slot is None else report.job.slot,
             model=self._model,
             tokens_predicted=cost.completion_tokens,
@@ -194,9 +190,6 @@ class CompletionReply(Reply):
             parameters=self._parameters,
         )
 
-    def _returns_tokens(self) -> bool:
-        return self._exchange.return_tokens or self._exchange.stream
-
     def _settings(self, report: ChoiceReport | None) -> GenerationSettings | UnsetType:
         """Not known of a model that runs elsewhere."""
         if report is None:
@@ -207,6 +200,31 @@ class CompletionReply(Reply):
             model=self._model,
             stream=self._exchange.stream,
         )
+
+    def _probabilities(self, logprobs: Sequence[TokenLogprob]) -> Sequence[TokenWire] | UnsetType:
+        """Tokens as llama-server reports them: logarithms of the model's own probabilities, or the
+        plain ones of what the samplers left. UNSET where there are none.
+        """
+        after_samplers = self._exchange.post_sampling_probs
+        found = []
+        for one in logprobs:
+            top = [
+                CandidateWire(**_candidate(other, after_samplers=after_samplers))
+                for other in one.top
+            ]
+            name = "top_probs" if after_samplers else "top_logprobs"
+            found.append(
+                TokenWire(**_candidate(one.chosen, after_samplers=after_samplers), **{name: top})
+            )
+        return found or UNSET
+
+
+def _candidate(candidate: Candidate, *, after_samplers: bool) -> dict[str, Any]:
+    text = token_text(candidate)
+    known = {"id": candidate.token, "token": text, "bytes": tuple(candidate.text)}
+    if after_samplers:
+        return {**known, "prob": math.exp(candidate.logprob)}
+    return {**known, "logprob": max(candidate.logprob, _LEAST)}
 
 
 def chosen(values: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
@@ -233,32 +251,6 @@ def _reading(index: int, progress: PromptProgress) -> Completion:
     )
     wire = progress_wire(progress)
     return Completion(index=index, content="", prompt_progress=wire, timings=timings(cost))
-
-
-class _Probabilities:
-    """Tokens as llama-server reports them: logarithms of the model's own probabilities, or the
-    plain ones of what the samplers left.
-    """
-
-    def __init__(self, *, after_samplers: bool) -> None:
-        self._after_samplers = after_samplers
-
-    def of(self, logprobs: Sequence[TokenLogprob]) -> Sequence[TokenWire] | UnsetType:
-        """UNSET where there are none."""
-        return [self._token(one) for one in logprobs] if logprobs else UNSET
-
-    def _token(self, one: TokenLogprob) -> TokenWire:
-        top = [CandidateWire(**self._fields(other)) for other in one.top]
-        if self._after_samplers:
-            return TokenWire(**self._fields(one.chosen), top_probs=top)
-        return TokenWire(**self._fields(one.chosen), top_logprobs=top)
-
-    def _fields(self, candidate: Candidate) -> dict[str, Any]:
-        text = candidate.text.decode(errors="replace")
-        known = {"id": candidate.token, "token": text, "bytes": tuple(candidate.text)}
-        if self._after_samplers:
-            return {**known, "prob": math.exp(candidate.logprob)}
-        return {**known, "logprob": max(candidate.logprob, _LEAST)}
 
 
 IDLE = -1  # the task of a slot that has none, and what is left of an answer without a limit

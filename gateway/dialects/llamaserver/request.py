@@ -441,12 +441,6 @@ class Rendered(msgspec.Struct, frozen=True):
     prompt: str
 
 
-class InputTokens(msgspec.Struct, frozen=True, tag_field="object", tag="response.input_tokens"):
-    """The number of tokens of a conversation."""
-
-    input_tokens: int
-
-
 class Settings(msgspec.Struct, frozen=True):
     """The default parameters of answers."""
 
@@ -540,7 +534,7 @@ def read_text(data: bytes, shape: type[Any]) -> tuple[Any, Sequence[Unapplied]]:
 
 def _fields(data: bytes) -> Fields:
     values = json_object(data) if data.strip() else {}
-    given = {name: value for name, value in values.items() if value is not None}
+    given = _given(values)
     if given.get("model") in NO_MODEL:
         del given["model"]
     return Fields(given, {})

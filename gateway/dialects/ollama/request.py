@@ -5,7 +5,7 @@ says nothing. Those are kept in memory. Knows no model, no template and no regis
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, get_args
 
 import msgspec
 from msgspec import Meta
@@ -123,12 +123,7 @@ class NamedModel(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool = True
 
 
-ROLES: dict[str, Role] = {
-    "system": "system",
-    "user": "user",
-    "assistant": "assistant",
-    "tool": "tool",
-}
+ROLES: Mapping[str, Role] = {role: role for role in get_args(Role)}
 
 
 _MEDIA_TYPES = {
@@ -437,15 +432,12 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join(lines)
 
 
-class CreateWire(msgspec.Struct, frozen=True, kw_only=True):
-    """A model created from another one. `name` is the former name of `model`."""
+class CreateWire(NamedModel, frozen=True, kw_only=True):
+    """A model created from another one."""
 
-    model: str = ""
-    name: str = ""
     base: str = msgspec.field(default="", name="from")
     system: str = ""
     parameters: dict[str, Any] = {}
-    stream: bool = True
 
 
 class CopyWire(msgspec.Struct, frozen=True, kw_only=True):

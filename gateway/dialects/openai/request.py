@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from backends.contract.protocol import AdapterScale
+from config.values import alike
 from gateway.dialects.encoding import Input, read_texts
 from gateway.dialects.fields import Fields, names_of, read_fields, unapplied_below
 from gateway.dialects.openai.messages import ConversationWire, read_conversation
@@ -223,7 +224,7 @@ def read_chat(body: bytes) -> ChatExchange:
     )
     logprobs = _chat_logprobs(fields, wire) if wire.logprobs or wire.top_logprobs else None
     return ChatExchange(
-        request=ChatRequest(
+        request=alike(ChatRequest, conversation)(
             model=shared.model,
             messages=messages,
             answering=msgspec.structs.replace(
@@ -232,10 +233,6 @@ def read_chat(body: bytes) -> ChatExchange:
                 logprobs_of=wire.logprobs_of,
                 reports_progress=wire.return_progress and shared.stream,
             ),
-            tools=conversation.tools,
-            allowed=conversation.allowed,
-            tool_choice=conversation.tool_choice,
-            served=conversation.served,
             parallel_tool_calls=wire.parallel_tool_calls,
             thinking=read_thinking(fields),
             template_variables=variables,

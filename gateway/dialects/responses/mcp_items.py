@@ -67,20 +67,19 @@ class McpListItem(OfServer, frozen=True, kw_only=True, tag="mcp_list_tools"):
 
 def listed_before(items: Sequence[Mapping[str, Any]]) -> frozenset[str]:
     """The labels of servers whose tools a conversation lists already."""
-    return frozenset(
-        str(item.get("server_label")) for item in items if item.get("type") == "mcp_list_tools"
-    )
+    return frozenset(str(item.get("server_label")) for item in _of(items, "mcp_list_tools"))
+
+
+def _of(items: Sequence[Mapping[str, Any]], kind: str) -> list[Mapping[str, Any]]:
+    return [item for item in items if item.get("type") == kind]
 
 
 def settled(items: Sequence[Mapping[str, Any]]) -> list[Item]:
     """`items` with what became of each call that waits for its user: one that was refused, or that
     nobody has answered, is a call with that result. Those that ran have an item of their own.
     """
-    answers = {
-        str(item.get("approval_request_id")): item
-        for item in items
-        if item.get("type") == "mcp_approval_response"
-    }
+    responses = _of(items, "mcp_approval_response")
+    answers = {str(item.get("approval_request_id")): item for item in responses}
     run = _run_already(items)
     return [dict(_settled(item, answers, run)) for item in items]
 
@@ -104,11 +103,9 @@ def approved_calls(items: Sequence[Mapping[str, Any]], *, whole: bool) -> tuple[
     """The calls that are allowed and were not run. `whole`: nothing came before `items`. Raises
     InvalidRequest.
     """
-    if not any(item.get("type") == "mcp_approval_response" for item in items):
+    if not _of(items, "mcp_approval_response"):
         return ()
-    asked = {
-        str(item.get("id")): item for item in items if item.get("type") == "mcp_approval_request"
-    }
+    asked = {str(item.get("id")): item for item in _of(items, "mcp_approval_request")}
     run, found = _run_already(items), list[ApprovedCall]()
     for k, answer in enumerate(items):
         if answer.get("type") != "mcp_approval_response":
@@ -139,5 +136,5 @@ def _approved(name: str, request: Mapping[str, Any], field: str) -> ApprovedCall
 
 
 def _run_already(items: Sequence[Mapping[str, Any]]) -> frozenset[str]:
-    named = (item.get("approval_request_id") for item in items if item.get("type") == "mcp_call")
+    named = (item.get("approval_request_id") for item in _of(items, "mcp_call"))
     return frozenset(name for name in named if isinstance(name, str))

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from backends.contract.protocol import TokenLogprob
 from backends.contract.samplers import Sampling
+from config.values import alike
 from gateway.dialects.dialect import Reply, body
 from gateway.dialects.models import ErrorDetail, envelope
 from gateway.dialects.responses.answer_items import (
@@ -403,12 +404,10 @@ def _begun(exchange: ResponsesExchange, id: str, created: int) -> ResponseWire:
     request, echoed = exchange.request, exchange.echoed
     sampling = request.answering.sampling
     named = {name: getattr(sampling.values, name) for name in SHOWN if name in sampling.named}
-    return ResponseWire(
+    return alike(ResponseWire, exchange)(
         id=id,
         created_at=created,
         status="in_progress",
-        background=exchange.background,
-        instructions=exchange.instructions,
         max_output_tokens=request.answering.max_tokens,
         max_tool_calls=_of(int, echoed.get("max_tool_calls")),
         model=request.model,
@@ -418,7 +417,6 @@ def _begun(exchange: ResponsesExchange, id: str, created: int) -> ResponseWire:
         reasoning={"effort": None, "summary": None, **echoed.get("reasoning", {})},
         safety_identifier=_of(str, echoed.get("safety_identifier")),
         prompt_cache_key=_of(str, echoed.get("prompt_cache_key")),
-        store=exchange.store,
         text=_text(echoed.get("text", {})),
         tool_choice=_choice(echoed.get("tool_choice", "auto")),
         tools=[_tool(each) for each in echoed.get("tools", ())],

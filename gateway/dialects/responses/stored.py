@@ -43,12 +43,6 @@ class ConversationBody(
     metadata: msgspec.Raw
 
 
-class InputTokens(msgspec.Struct, frozen=True, tag_field="object", tag="response.input_tokens"):
-    """The number of tokens of a prompt."""
-
-    input_tokens: int
-
-
 class PageQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Which page of a list."""
 
@@ -64,20 +58,13 @@ class ConversationWire(msgspec.Struct, frozen=True, kw_only=True):
     metadata: Metadata = {}
 
 
-class NewConversation(msgspec.Struct, frozen=True):
-    """Items, as they came, and metadata."""
-
-    items: tuple[Item, ...]
-    metadata: Mapping[str, str]
-
-
-def read_conversation(data: bytes) -> NewConversation:
+def read_conversation(data: bytes) -> ConversationWire:
     """What a body says of a conversation; an empty body says nothing. Raises InvalidRequest."""
     fields = read_fields(data or b"{}")
     wire = fields.read(ConversationWire)
     items = as_items(wire.items)
     read_items(items, "items")  # what can't be read can't be gone on from
-    return NewConversation(tuple(items), wire.metadata)
+    return msgspec.structs.replace(wire, items=items)
 
 
 def read_page(query: Mapping[str, Any]) -> PageQuery:

@@ -114,7 +114,7 @@ async def drop(
     return _body(await _found(services, request.auth, conversation_id))
 
 
-def _kept_items(new: stored.NewConversation, conversation: str) -> list[KeptItem]:
+def _kept_items(new: ConversationWire, conversation: str) -> list[KeptItem]:
     """Their ids begin with the conversation's; see `items.home_of`."""
     new_id = items.numbered(conversation.removeprefix("conv_") + fresh_id()[:16])
     return [KeptItem(*one) for one in stored.ids_and_items(items.kept(new.items, new_id))]

@@ -37,6 +37,7 @@ from gateway.dialects.llamaserver.request import (
     read_embedding,
     read_infill,
 )
+from gateway.dialects.models import InputTokens
 from gateway.dialects.openai.request import AnsweringWire, TextWire
 from gateway.dialects.parameters import SamplingWire
 from gateway.http.auth import AnyRequest
@@ -207,7 +208,7 @@ async def input_tokens(request: AnyRequest, services: Services) -> ASGIApp:
     asked = await _conversation(services, await request.body())
     async with attended(request):
         count = await services.count_tokens(call_of(request, asked))
-    return Plain(body(wire.InputTokens(count)), headers=ignoring(asked.answering.unapplied))
+    return Plain(body(InputTokens(count)), headers=ignoring(asked.answering.unapplied))
 
 
 MOST_NAMED = 1_000  # conversations in one question
@@ -477,5 +478,5 @@ api[detokenize] = Described(
     takes=wire.Detokenize, gives=(wire.LlamaText,), examples={"Tokens": {"tokens": [5, 6]}}
 )
 api[apply_template] = Described(takes=CHAT, gives=(wire.Rendered,), examples=CONVERSATION)
-api[input_tokens] = Described(takes=CHAT, gives=(wire.InputTokens,), examples=CONVERSATION)
+api[input_tokens] = Described(takes=CHAT, gives=(InputTokens,), examples=CONVERSATION)
 api.update(hub.llamaserver_api)

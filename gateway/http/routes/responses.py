@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from gateway.answers.call import Call
 from gateway.dialects import openai, responses
 from gateway.dialects.dialect import DONE
+from gateway.dialects.models import InputTokens
 from gateway.dialects.parameters import SamplingWire
 from gateway.dialects.responses import items, stored
 from gateway.dialects.responses.answer_items import (
@@ -25,7 +26,7 @@ from gateway.dialects.responses.answer_items import (
 )
 from gateway.dialects.responses.compaction import CompactedWire
 from gateway.dialects.responses.reply import Lifecycle, ResponseWire
-from gateway.dialects.responses.stored import Deleted, InputTokens, Page
+from gateway.dialects.responses.stored import Deleted, Page
 from gateway.http.auth import AnyRequest
 from gateway.http.detached import BackgroundAnswer
 from gateway.http.exchange import Exchange
