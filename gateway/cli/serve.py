@@ -17,7 +17,6 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 import structlog
-from msgspec import Struct
 from msgspec.structs import replace
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -26,7 +25,6 @@ from backends.contract.catalog import command
 from backends.contract.samplers import Sampling
 from backends.machine.devices import number_by_bus
 from backends.machine.process_settings import prepare_process
-from backends.machine.supervision import Supervisor
 from backends.places.upstream.lists import KeptLists
 from config.document import parse
 from config.errors import ConfigError, suggestion
@@ -75,17 +73,20 @@ ATTEMPTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 }
 
 
-class Greeting(Struct, frozen=True, kw_only=True):
+class Greeting:
     """Printed once, with the address. The command to try works as it is printed."""
 
-    model: str  # "" where there is none yet
-    task: str  # the model's
-    room: Callable[[], str]  # memory for models
-    has_page: bool
-    needs_key: bool
-    settings: str  # the file that they are from; "": none
-    new_key: str = ""  # that this start made
-    socket: str = ""  # of this machine alone, where no port is listened on
+    def __init__(self, config: Config, registry: Registry, settings: str, new_key: str) -> None:
+        """`settings`: their file, "": none. `new_key`: made for this run, or ""."""
+        self._config = config
+        self._registry = registry
+        self._settings = settings
+        self._new_key = new_key
+        self._model = first_model(config, registry)
+        try:
+            self._task: str = registry.resolve(self._model or "default").files.task
+        except GatewayError:  # it can't be used, or comes later
+            self._task = "generate"
 
     def print(self, address: str) -> None:
         """To stdout."""
@@ -95,30 +96,31 @@ class Greeting(Struct, frozen=True, kw_only=True):
         lines = [f"Roundhouse listens on {address}"]
         if (near := _in_the_network(address)) is not None:
             lines.append(f"  nearby: {near}/ (from other machines of this network)")
-        if self.has_page:
+        if self._config.console.enabled:
             lines.append(f"  page:   {_callable(address)}/")
-        lines.append(f"  model:  {self.model or 'none yet: the model folders hold none'}")
-        lines.append(f"  memory: {self.room()}")
-        if self.new_key:
-            lines.append(f"  key:    {self.new_key} (created for this run, shown only here)")
-        elif self.needs_key:
+        lines.append(f"  model:  {self._model or 'none yet: the model folders hold none'}")
+        lines.append(f"  memory: {of_devices(self._registry.budgets)}")
+        if self._new_key:
+            lines.append(f"  key:    {self._new_key} (created for this run, shown only here)")
+        elif self._config.keys:
             lines.append(f"  key:    one of the configured keys, as ${KEY_VARIABLE} below")
         lines.append(f"  try:    {self._attempt(_callable(address))}")
-        if self.settings:
-            lines.append(f"  config: {self.settings}")
+        if self._settings:
+            lines.append(f"  config: {self._settings}")
         return lines
 
     def _attempt(self, address: str) -> str:
-        route, more = ATTEMPTS[self.task]
-        body = json.dumps({"model": self.model, **more}, ensure_ascii=False)
-        by = ["--unix-socket", self.socket] if self.socket else []
+        route, more = ATTEMPTS[self._task]
+        body = json.dumps({"model": self._model, **more}, ensure_ascii=False)
+        host = self._config.server.host
+        by = ["--unix-socket", host.removeprefix(UNIX)] if host.startswith(UNIX) else []
         sent = ["-H", "content-type: application/json", "-d", body]
         return shlex.join(["curl", *by, f"{address}{route}", *sent]) + self._key_header()
 
     def _key_header(self) -> str:
-        if self.new_key:
-            return f" -H {shlex.quote(f'authorization: Bearer {self.new_key}')}"
-        return f' -H "authorization: Bearer ${KEY_VARIABLE}"' if self.needs_key else ""
+        if self._new_key:
+            return f" -H {shlex.quote(f'authorization: Bearer {self._new_key}')}"
+        return f' -H "authorization: Bearer ${KEY_VARIABLE}"' if self._config.keys else ""
 
 
 def _callable(address: str) -> str:
@@ -243,7 +245,8 @@ def run(arguments: Namespace) -> int:
         prepare_process(os.environ)
         number_by_bus()
         if any(is_on_hub(model.path) for model in config.models):
-            config = _brought(config)
+            with Bars() as bars:
+                config = brought(config, bars.download if bars.shown else log_reporter)
         metrics, bars = Metrics(), Bars()
 
         def watch(event: ModelEvent) -> None:
@@ -268,12 +271,15 @@ def run(arguments: Namespace) -> int:
             build(config, registry, metrics, reloader=reloader, lines=lines),
             config.server,
             registry,
-            greeting(config, registry, new_key, _told(file, arguments)).print,
+            Greeting(config, registry, _told(file, arguments), new_key).print,
             timed_out=metrics.send_timed_out,
             hangup=reloader.ask,
             drain=writer.drain,
         )
-        server.joiner = joiner_of(config, lease_key, registry.supervisor)
+        if config.join.url is not None:
+            server.joiner = Joiner(
+                config.join, lease_key if config.keys else None, registry.supervisor
+            )
         gc.collect()
         gc.freeze()  # what is here stays: looking for cycles in it takes a tenth of a second
         return run_server(server)
@@ -296,20 +302,8 @@ def with_lease_key(config: Config, made: str) -> Config:
     return replace(config, keys=(*config.keys, key))
 
 
-def joiner_of(config: Config, lease_key: str, supervisor: Supervisor) -> Joiner | None:
-    """`lease_key`: for the other server, where this one has keys."""
-    if config.join.url is None:
-        return None
-    return Joiner(config.join, lease_key if config.keys else None, supervisor)
-
-
 def _left_out(lines: int) -> None:
     log.warning("log lines dropped: the output is not read", lines=lines)
-
-
-def _brought(config: Config) -> Config:
-    with Bars() as bars:
-        return brought(config, bars.download if bars.shown else log_reporter)
 
 
 def warn_of_missing(entries: Iterable[ModelEntry]) -> None:
@@ -340,25 +334,6 @@ def check_formats(config: Config) -> None:
 def _told(file: Path | None, arguments: Namespace) -> str:
     alone = arguments.models and arguments.config is None
     return f"{file}{', without its models' if alone else ''}" if file else ""
-
-
-def greeting(config: Config, registry: Registry, new_key: str, settings: str) -> Greeting:
-    """`new_key`: made for this run, or ""."""
-    model = first_model(config, registry)
-    try:
-        task = registry.resolve(model or "default").files.task
-    except GatewayError:  # it can't be used, or comes later
-        task = "generate"
-    return Greeting(
-        model=model,
-        task=task,
-        room=lambda: of_devices(registry.budgets),
-        has_page=config.console.enabled,
-        needs_key=bool(config.keys),
-        settings=settings,
-        new_key=new_key,
-        socket=config.server.host.removeprefix(UNIX) if config.server.host.startswith(UNIX) else "",
-    )
 
 
 def first_model(config: Config, registry: Registry) -> str:

@@ -4,7 +4,7 @@ to its one report; and those requests that run, with the last that are over.
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from time import time
@@ -12,12 +12,13 @@ from time import time
 import msgspec
 
 from backends.contract.remote import Caller
+from gateway.dialects.dialect import RATE_HEADERS, RateHeaders
 from gateway.http.inspector import Inspector
 from gateway.http.request_record import RequestRecord
 from gateway.http.standing import RequestReport, RequestStanding
 from gateway.http.tracing import Trace, Tracing
 from gateway.keys.access import Access
-from gateway.keys.limits import UNLIMITED, Allowance, Charge, Limiter
+from gateway.keys.limits import UNLIMITED, Charge, Limiter
 from gateway.terms.errors import Cancelled, GatewayError, NotFound, NotSupported, ShuttingDown
 from gateway.terms.events import Usage
 from gateway.terms.request import expected_tokens
@@ -33,7 +34,7 @@ class Activity:
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
         self._running: dict[int, RequestRecord] = {}
-        self._lately: deque[RequestReport] = deque(maxlen=LATELY)
+        self._lately: deque[tuple[str, RequestStanding]] = deque(maxlen=LATELY)  # and owners
         self._ended: set[int] = set()  # since `take_moved`
 
     def began(self, record: RequestRecord) -> None:
@@ -45,7 +46,7 @@ class Activity:
         """Its standing is the last."""
         number = report.standing.number
         del self._running[number]
-        self._lately.append(report)
+        self._lately.append((report.access.owner, report.standing))
         self._ended.add(number)
 
     def seen_by(self, access: Access) -> list[RequestStanding]:
@@ -56,19 +57,14 @@ class Activity:
         """Each with its owner, in the order of `seen_by`."""
         for record in reversed(self._running.values()):
             yield record.access.owner, record.standing()
-        for report in reversed(self._lately):
-            yield report.access.owner, report.standing
+        yield from reversed(self._lately)
 
     def take_moved(self, *, running: bool) -> list[tuple[str, RequestStanding]]:
         """What has changed since the last call, in the order it began; `running`: and all that
         runs, since its numbers grow. What came and was forgotten in between is left out.
         """
         ended, self._ended = self._ended, set()
-        over = [
-            (report.access.owner, report.standing)
-            for report in self._lately
-            if report.standing.number in ended
-        ]
+        over = [item for item in self._lately if item[1].number in ended]
         moved = [record for record in self._running.values() if running or record.moved]
         for record in moved:
             record.moved = False
@@ -95,6 +91,13 @@ class Books(msgspec.Struct, frozen=True):
     inspector: Inspector
     tracing: Tracing | None = None
 
+    def left(self, access: Access, names: RateHeaders = RATE_HEADERS) -> Mapping[str, str]:
+        """The headers of what a key has left; none where it has no limits."""
+        if access.limits == UNLIMITED:
+            return {}
+        now = time()
+        return names.of(self.limiter.allowance(now, access.owner, access.limits), now)
+
 
 class Account(msgspec.Struct):
     """One request's, reported exactly once."""
@@ -120,7 +123,8 @@ class Account(msgspec.Struct):
         self.books.inspector.began(record)
         try:
             if record.access.limits != UNLIMITED:
-                charge = self._charge(expected_tokens(wanted))
+                expected, access = expected_tokens(wanted), record.access
+                charge = self.books.limiter.charge(time(), access.owner, access.limits, expected)
             with record.cancellable():
                 yield
             outcome = "ok"
@@ -138,10 +142,6 @@ class Account(msgspec.Struct):
                 _settle(charge, report.usage)
             self._enter(report)
 
-    def _charge(self, expected: int) -> Charge:
-        access = self.record.access
-        return self.books.limiter.charge(time(), access.owner, access.limits, expected)
-
     def _enter(self, report: RequestReport) -> None:
         self.books.activity.ended(report)
         self.books.inspector.ended(self.record)
@@ -155,11 +155,6 @@ class Account(msgspec.Struct):
             return caller
         trace = self._trace = self.books.tracing.begin(self.record.api, caller)
         return msgspec.structs.replace(caller, trace=trace.headers, served_by=trace.served_by)
-
-    def allowance(self) -> Allowance:
-        """What the key has left."""
-        access = self.record.access
-        return self.books.limiter.allowance(time(), access.owner, access.limits)
 
 
 def _settle(charge: Charge, usage: Usage | None) -> None:

@@ -5,7 +5,6 @@ clients are known by a header of theirs: they ask for files and batches, which a
 """
 
 import math
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -19,7 +18,6 @@ from gateway.dialects.openai import envelope
 from gateway.http.request_log import record_of
 from gateway.http.services import Services
 from gateway.keys.access import Access
-from gateway.keys.limits import UNLIMITED
 from gateway.terms.errors import (
     GatewayError,
     InternalError,
@@ -48,16 +46,17 @@ def handlers(
     """How each kind of error is answered, in the form of `dialect`."""
 
     def problem(request: Request[Any, Any, Any], error: GatewayError) -> Response[bytes]:
-        record, spoken = record_of(request), dialect
+        record, spoken, access = record_of(request), dialect, request.scope.get("auth")
         if dialect is NO_DIALECT and anthropic.VERSION in request.headers:
             spoken = anthropic.DIALECT
         record.outcome = error.code or error.type
         names = dict.fromkeys(spoken.id_headers, record.id)
+        rates = services.books.left(access, spoken.rate_headers) if access else {}
         return Response(
             body((spoken.error or envelope)(error)),
             status_code=error.status_hint,
             media_type=MediaType.JSON,
-            headers={**headers(error), **names, **_rates(request, services, spoken)},
+            headers={**headers(error), **names, **rates},
         )
 
     def gateway_error(request: Request[Any, Any, Any], error: GatewayError) -> Response[bytes]:
@@ -97,18 +96,6 @@ def refusal(error: GatewayError) -> str | None:
             return "not_for_pages"
         case _:
             return None
-
-
-def _rates(
-    request: Request[Any, Any, Any], services: Services, dialect: Dialect
-) -> Mapping[str, str]:
-    """What its key has left; nothing where it has no limits, or isn't known."""
-    access = request.scope.get("auth")
-    if not isinstance(access, Access) or access.limits == UNLIMITED:
-        return {}
-    now = time.time()
-    allowance = services.books.limiter.allowance(now, access.owner, access.limits)
-    return dialect.rate_headers.of(allowance, now)
 
 
 def headers(error: GatewayError) -> Mapping[str, str]:

@@ -7,7 +7,6 @@ returns.
 """
 
 import re
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Generic, Protocol, TypeAlias, TypeVar
@@ -32,7 +31,6 @@ from gateway.http.sse import (
     sentence,
     while_connected,
 )
-from gateway.keys.limits import UNLIMITED
 from gateway.registry import Waiting
 from gateway.terms.errors import GatewayError, LoopDetected
 from gateway.terms.request import Unapplied
@@ -118,13 +116,6 @@ def remarks(said: Mapping[str, str]) -> Mapping[str, str]:
     return {name: said[header] for name in names if (header := _header(name)) in said}
 
 
-def left(account: Account, names: RateHeaders = RATE_HEADERS) -> Mapping[str, str]:
-    """The headers of what the key has left; none where it has no limits."""
-    if account.record.access.limits == UNLIMITED:
-        return {}
-    return names.of(account.allowance(), time.time())
-
-
 class Exchange(msgspec.Struct, Generic[Wanted], frozen=True):
     """`open_answer` enters the pipeline with the call; `reply_to` makes the dialect's reply once it
     is known who answers; `failed` is the last event of a stream that broke.
@@ -191,8 +182,7 @@ class Exchange(msgspec.Struct, Generic[Wanted], frozen=True):
             record.answered_by(answer, remarks(said))
             events.says = record.reads_so_far
             reply = self.reply_to(answer)
-            rates = left(account, self.rates)
-            headers = {**said, **rates}
+            headers = {**said, **account.books.left(record.access, self.rates)}
             if events.began:  # who answers is said in the stream, since they were sent before
                 await events.write(self.framing.introduction(headers))
             await events.begin(headers)
@@ -216,7 +206,7 @@ class Exchange(msgspec.Struct, Generic[Wanted], frozen=True):
                     for delta in deltas:
                         reply.add(delta)
                 body = reply.whole(answer.usage())
-                rates = left(account, self.rates)
+                rates = account.books.left(record.access, self.rates)
             if self.keep is not None:
                 await self.keep()
             return Plain(body, headers={**self.headers, **said, **rates})
@@ -255,7 +245,7 @@ class EncodingResponse(msgspec.Struct, Generic[Wanted], frozen=True):
                 said = about(encoded)
                 record.answered_by(encoded, remarks(said))
                 body = await self._written(encoded)
-            response = Plain(body, headers={**said, **left(account)})
+            response = Plain(body, headers={**said, **account.books.left(record.access)})
             await response(scope, receive, send)
 
     async def _written(self, encoded: Encoded) -> bytes:

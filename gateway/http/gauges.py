@@ -9,7 +9,7 @@ bytes, times of day Unix seconds, durations seconds.
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import anyio
 import msgspec
@@ -161,46 +161,38 @@ PATIENCE = 0.1  # seconds for engines to say what their caches hold
 WINDOW = 3.0  # seconds over which speeds are taken
 
 
-class Counters(msgspec.Struct, frozen=True):
-    """Tokens of one model since the server began: of its answers, and of prompts it computed."""
-
-    answers: int = 0
-    prompts: int = 0
+ANSWERS, PROMPTS = range(2)  # tokens of answers, and of prompts that were computed
+Totals: TypeAlias = Counter[tuple[str, int]]  # by model, of either
 
 
-class Totals:
-    """Tokens by model, out of what the requests say now and said the last time."""
+class TokenTotals:
+    """Tokens since the server began, out of what the requests say now and said the last time."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, Counters] = {}  # by request, those still listed
-        self._all: dict[str, Counters] = {}
+        self._seen: dict[int, tuple[int, int]] = {}  # by request, those still listed
+        self._all: Totals = Counter()
         self.ttft: dict[str, float] = {}  # of each model's last answer
 
-    def take(self, standings: Iterable[RequestStanding]) -> Mapping[str, Counters]:
+    def take(self, standings: Iterable[RequestStanding]) -> Totals:
         """The totals now. `standings`: the newest first, as they are listed."""
-        seen: dict[int, Counters] = {}
+        seen: dict[int, tuple[int, int]] = {}
         first: dict[str, float] = {}
         for request in standings:
             seen[request.number] = now = _counted(request)
-            self._grow(request.model, self._seen.get(request.number, Counters()), now)
+            before = self._seen.get(request.number, (0, 0))
+            for kind in (ANSWERS, PROMPTS):
+                self._all[request.model, kind] += max(0, now[kind] - before[kind])
             if request.ttft is not None:
                 first.setdefault(request.model, request.ttft)
         self._seen = seen
         self.ttft |= first
-        return dict(self._all)
-
-    def _grow(self, model: str, before: Counters, now: Counters) -> None:
-        total = self._all.get(model, Counters())
-        self._all[model] = Counters(
-            total.answers + max(0, now.answers - before.answers),
-            total.prompts + max(0, now.prompts - before.prompts),
-        )
+        return self._all.copy()
 
 
-def _counted(request: RequestStanding) -> Counters:
+def _counted(request: RequestStanding) -> tuple[int, int]:
     """A prompt counts when its answer begins: only then the number of cached tokens is known."""
     prompts = request.prompt_tokens - request.cached_tokens if request.ttft is not None else 0
-    return Counters(request.completion_tokens, prompts)
+    return request.completion_tokens, prompts
 
 
 class GaugeSampler(msgspec.Struct):
@@ -208,18 +200,16 @@ class GaugeSampler(msgspec.Struct):
 
     registry: Registry
     activity: Activity
-    _totals: Totals = msgspec.field(default_factory=Totals)
+    _totals: TokenTotals = msgspec.field(default_factory=TokenTotals)
     _kept: dict[str, int] = {}
-    _before: deque[tuple[float, Mapping[str, Counters]]] = msgspec.field(default_factory=deque)
+    _before: deque[tuple[float, Totals]] = msgspec.field(default_factory=deque)
 
     async def sample(self) -> GaugesWire:
         """As it is now."""
         measured = await self.registry.overview.measured()
         statuses = [status for status in self.registry.statuses() if _is_active(status)]
         await self._sample_caches(statuses)
-        totals = self._totals.take(standing for _, standing in self.activity.all())
-        seconds, before = self._since(time.monotonic(), totals)
-        speeds = [self._speed(status, totals, before, seconds) for status in statuses]
+        speeds = self._speeds(statuses, time.monotonic())
         return GaugesWire(
             time=time.time(),
             devices=devices(self.registry.overview.ledger(), measured, statuses, self._kept),
@@ -250,31 +240,22 @@ class GaugeSampler(msgspec.Struct):
         if (kept := kept_tokens(states)) is not None:
             self._kept[status.id] = kept
 
-    def _since(
-        self, now: float, totals: Mapping[str, Counters]
-    ) -> tuple[float, Mapping[str, Counters]]:
-        """The totals of about `WINDOW` ago, and how long ago that was."""
+    def _speeds(self, statuses: Sequence[ModelStatus], now: float) -> list[SpeedWire]:
+        """By the totals now and those of about `WINDOW` ago."""
+        totals = self._totals.take(standing for _, standing in self.activity.all())
         while len(self._before) > 1 and now - self._before[1][0] >= WINDOW:
             self._before.popleft()
         self._before.append((now, totals))
         then, before = self._before[0]
-        return now - then, before
-
-    def _speed(
-        self,
-        status: ModelStatus,
-        totals: Mapping[str, Counters],
-        before: Mapping[str, Counters],
-        seconds: float,
-    ) -> SpeedWire:
-        now = totals.get(status.id, Counters())
-        then = before.get(status.id, Counters())
-        over = seconds or 1.0
-        return alike(SpeedWire, status)(
-            tokens_per_second=(now.answers - then.answers) / over,
-            prompt_tokens_per_second=(now.prompts - then.prompts) / over,
-            ttft=self._totals.ttft.get(status.id),
-        )
+        over, grown = now - then or 1.0, totals - before
+        return [
+            alike(SpeedWire, one)(
+                tokens_per_second=grown[one.id, ANSWERS] / over,
+                prompt_tokens_per_second=grown[one.id, PROMPTS] / over,
+                ttft=self._totals.ttft.get(one.id),
+            )
+            for one in statuses
+        ]
 
 
 def _is_active(status: ModelStatus) -> bool:
@@ -299,47 +280,38 @@ def devices(
 ) -> tuple[DeviceWire, ...]:
     """The devices that models may have, or that there are. `kept`: tokens, by model."""
     states = {status.id: status.state for status in statuses}
-    names = dict.fromkeys((*ledger.budgets, *measured.total))
-    return tuple(_device(name, ledger, measured, states, kept) for name in names)
 
+    def shown(name: str) -> DeviceWire:
+        held = [part for part in ledger.held if part.device == name]
+        promised, budget = sum(part.size for part in held), ledger.budgets.get(name, 0)
+        total, available = measured.total.get(name), measured.available.get(name)
+        process = measured.process.get(name)
+        known = total is not None and available is not None and process is not None
+        return DeviceWire(
+            device=name,
+            total=total,
+            budget=budget,
+            promised=promised,
+            free=budget - promised,
+            kept=ledger.kept if name == CPU else 0,
+            others=max(0, (total or 0) - (available or 0) - (process or 0)) if known else None,
+            process=process,
+            available=available,
+            models=[
+                HeldWire(
+                    id=part.model,
+                    # where it is gone from the lists, not from memory
+                    state=states.get(part.model, "draining"),
+                    bytes=part.size,
+                    parts=part.parts,
+                    kept_tokens=kept.get(part.model),
+                )
+                for part in held
+            ],
+            claims=[ClaimWire(one.model, one.size) for one in ledger.claimed if one.device == name],
+        )
 
-def _device(
-    name: str,
-    ledger: Ledger,
-    measured: Measured,
-    states: Mapping[str, State],
-    kept: Mapping[str, int],
-) -> DeviceWire:
-    held = [part for part in ledger.held if part.device == name]
-    promised = sum(part.size for part in held)
-    budget = ledger.budgets.get(name, 0)
-    total, available = measured.total.get(name), measured.available.get(name)
-    process = measured.process.get(name)
-    known = total is not None and available is not None and process is not None
-    return DeviceWire(
-        device=name,
-        total=total,
-        budget=budget,
-        promised=promised,
-        free=budget - promised,
-        kept=ledger.kept if name == CPU else 0,
-        others=max(0, (total or 0) - (available or 0) - (process or 0)) if known else None,
-        process=process,
-        available=available,
-        models=[
-            HeldWire(
-                id=part.model,
-                state=states.get(part.model, "draining"),  # gone from the lists, not from memory
-                bytes=part.size,
-                parts=part.parts,
-                kept_tokens=kept.get(part.model),
-            )
-            for part in held
-        ],
-        claims=[
-            ClaimWire(claim.model, claim.size) for claim in ledger.claimed if claim.device == name
-        ],
-    )
+    return tuple(map(shown, dict.fromkeys((*ledger.budgets, *measured.total))))
 
 
 EVERY = 10.0  # seconds between two samples

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 from anyio.abc import TaskGroup
-from msgspec.structs import replace
 
 from config.values import alike
 from gateway.answers.interpreter import Known
@@ -39,26 +38,13 @@ async def model_updates(services: Services, statuses: list[ModelStatus]) -> list
 def _update(
     services: Services, status: ModelStatus, known: Known | None, default: str | None
 ) -> ModelUpdate:
-    overview, entry = services.registry.overview, status.entry
+    overview, files, entry = services.registry.overview, status.files, status.entry
     cost = overview.cost(entry) if entry is not None else None
-    fit = overview.fit(entry) if entry is not None else Fit(verdict="unknown")
-    facts = services.facts(status)
-    model = replace(
-        _model(status, known, cost, fit),
-        library=facts.library if facts else None,
-        default=default in (status.id, *status.aliases),
-        copy_of=services.reloader.copies.get(status.id),
-        same_as=entry.of.name if entry and entry.of else None,
-    )
-    return ModelUpdate(model, services.without_paths(status.why_failed))
-
-
-def _model(status: ModelStatus, known: Known | None, cost: ModelCost | None, fit: Fit) -> ModelWire:
-    files, entry, now = status.files, status.entry, time.time()
-    left = status.remaining_seconds
-    return alike(ModelWire, status)(
+    facts, left, now = services.facts(status), status.remaining_seconds, time.time()
+    model = alike(ModelWire, status)(
         progress=progress_of(status, cost, now),
         backend=files.backend if files else None,
+        library=facts.library if facts else None,
         format=files.format if files else None,
         architecture=files.architecture if files else None,
         remote=files is not None and files.elsewhere is not None,
@@ -67,19 +53,23 @@ def _model(status: ModelStatus, known: Known | None, cost: ModelCost | None, fit
         capabilities=known.capabilities if known else None,
         pinned=cost.pinned if cost else entry is not None and entry.pinned,
         preload=entry is not None and entry.preload,
+        default=default in (status.id, *status.aliases),
+        copy_of=services.reloader.copies.get(status.id),
+        same_as=entry.of.name if entry and entry.of else None,
         cost=cost.devices if cost else None,
         parts=cost.parts if cost else None,
         measured=cost is not None and cost.measured,
         load_seconds=cost.load_seconds if cost else None,
         missing_bytes=status.missing,
         memory=status.arithmetic or None,
-        fit=fit,
+        fit=overview.fit(entry) if entry is not None else Fit(verdict="unknown"),
         slots=cost.slots if cost else None,
         ttl=cost.ttl if cost else None,
         expires_at=now + left if left is not None else None,
         loaded_at=now - cost.loaded_for if cost and cost.loaded_for is not None else None,
         file=_file(status),
     )
+    return ModelUpdate(model, services.without_paths(status.why_failed))
 
 
 def progress_of(status: ModelStatus, cost: ModelCost | None, now: float) -> LoadProgress | None:

@@ -35,7 +35,6 @@ from gateway.hub.downloads import fetch
 from gateway.hub.repository import (
     DownloadProgress,
     Fits,
-    HubModel,
     HuggingFace,
     Listing,
     Order,
@@ -150,19 +149,19 @@ class Hub:
         if target in self._busy:
             raise InvalidRequest(f"{target.name} is being downloaded", param="folder_name")
 
-    def here(self, model: HubModel, usable: Usable) -> Path | None:
+    def here(self, order: Order, usable: Usable) -> Path | None:
         """The folder of a model: downloaded before, or `usable` in the hub's local cache; None
         where it has to be downloaded. Blocks.
         """
-        root, name = self.root(), model.order.name
-        target = within(root, model.folder, "path")
+        root, name = self.root(), order.name
+        target = within(root, order.usual_folder, "path")
         called = [found for found in downloads(root) if found[1].is_called(name)]
         if called:  # what was downloaded as that goes before another model of its repository
             return min(called, key=lambda found: name not in found[1].names)[0]
         if target.exists() and origin_of(target) is None:  # put there by other means
             return target
-        cached_one = self.source.snapshot(model)
-        return cached_one if model.files is None and usable(cached_one) else None
+        cached_one = self.source.snapshot(order.repository)
+        return cached_one if order.quantization is None and usable(cached_one) else None
 
     async def _fetch(
         self,
@@ -423,7 +422,7 @@ def foreseen(
     room, source, lines = _room(config), Hub(config).source, []
     for number, model in enumerate(absent):
         try:
-            place, order = folder / str(number), hub_model(model.path).order
+            place, order = folder / str(number), hub_model(model.path)
             asked = begun(source, order, place, BACKENDS, room)
             lines.append(f"{model.name}: not downloaded yet; `serve` downloads {HUB}{asked}")
             found = replace(model, path=str(place))
@@ -454,7 +453,7 @@ async def _provided(
         return found
     with _naming(model):
         wanted = hub_model(model.path)
-        path = await hub.download(wanted.order, report(model.name), fits)
+        path = await hub.download(wanted, report(model.name), fits)
         return _lying_at(model, wanted, path)
 
 
@@ -467,7 +466,7 @@ def _naming(model: ModelConfig) -> Iterator[None]:
         raise ConfigError(f"model {model.name!r}", "$.path", error.message) from error
 
 
-def _lying_at(model: ModelConfig, wanted: HubModel, path: Path) -> ModelConfig:
+def _lying_at(model: ModelConfig, wanted: Order, path: Path) -> ModelConfig:
     """The model where it lies, known by its names on the hub, too."""
     origin = origin_of(path)
     names = (wanted.repository, *(origin.names if origin else ()))

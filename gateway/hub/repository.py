@@ -49,6 +49,12 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
         return self.repository + (f":{self.quantization}" if self.quantization else "")
 
     @property
+    def usual_folder(self) -> str:
+        """Where a download of it usually lies, under the folder for downloads."""
+        bare = self.repository.rpartition("/")[2]
+        return bare if self.quantization is None else f"{bare}-{self.quantization}"
+
+    @property
     def has_patterns(self) -> bool:
         """Whether the files to fetch are chosen by their names."""
         return self.include != ("*",) or bool(self.exclude)
@@ -91,33 +97,12 @@ class DownloadProgress(msgspec.Struct, frozen=True):
     model: str = ""
 
 
-_FORM = re.compile(r"(?P<owner>[\w.-]+)/(?P<name>[\w.-]+)(:(?P<files>[\w.-]+))?")
+_FORM = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)(:(?P<quantization>[\w.-]+))?")
 
 Usable = Callable[[Path], bool]
 
 
-class HubModel(msgspec.Struct, frozen=True):
-    """`files`: a part of the names of the files that are wanted; None: all of them."""
-
-    owner: str
-    name: str
-    files: str | None = None
-
-    @property
-    def repository(self) -> str:
-        return f"{self.owner}/{self.name}"
-
-    @property
-    def folder(self) -> str:
-        """Where a download of it usually lies, under the folder for downloads."""
-        return self.name if self.files is None else f"{self.name}-{self.files}"
-
-    @property
-    def order(self) -> Order:
-        return Order(repository=self.repository, quantization=self.files)
-
-
-def hub_model(text: str) -> HubModel:
+def hub_model(text: str) -> Order:
     """What `text` names, with the hub before it or without. Raises InvalidRequest where it has
     another form.
     """
@@ -127,7 +112,7 @@ def hub_model(text: str) -> HubModel:
         raise InvalidRequest(
             f"{named!r} is not of the form {HUB}owner/name or {HUB}owner/name:part"
         )
-    return HubModel(match["owner"], match["name"], match["files"])
+    return Order(**match.groupdict())
 
 
 class HuggingFace(msgspec.Struct, frozen=True):
@@ -138,11 +123,11 @@ class HuggingFace(msgspec.Struct, frozen=True):
     endpoint: str | None
     cache: Path
 
-    def snapshot(self, model: HubModel) -> Path:
+    def snapshot(self, repository: str) -> Path:
         """Where the hub's own tools put the main branch, if they did (huggingface_hub's cache
         layout: `models--owner--name/refs/main` holds the commit, `snapshots/<commit>` its files).
         """
-        root = self.cache / f"models--{model.owner}--{model.name}"
+        root = self.cache / f"models--{repository.replace('/', '--')}"
         try:
             commit = (root / "refs" / "main").read_text("ascii").strip()
         except (OSError, UnicodeDecodeError):

@@ -54,11 +54,13 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Window:
-    """Counts what was taken in the last minute, in steps of a second: each counts until the last
-    moment of it is a minute ago.
+    """Counts what was taken in the last `steps` steps of `step` seconds and in the one that is
+    going on: each counts until the last moment of it is that long ago.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, step: float = STEP, steps: int = STEPS) -> None:
+        self._step = step
+        self._most = steps
         self._steps: deque[list[int]] = deque()  # number and amount, the oldest first
         self._used = 0
 
@@ -84,7 +86,7 @@ class Window:
         ahead = max(0, self._steps[-1][0] - number) if self._steps else 0
         for step in self._steps if ahead else ():
             step[0] -= ahead
-        while self._steps and self._steps[0][0] < number - STEPS:
+        while self._steps and self._steps[0][0] < number - self._most:
             self._used -= self._steps.popleft()[1]
         return self._used
 
@@ -96,38 +98,11 @@ class Window:
                 break
             left -= taken
             if left <= amount:
-                return (number + 1) * STEP + MINUTE - now
+                return (number + 1 + self._most) * self._step - now
         return 0.0
 
     def _number(self, moment: float) -> int:
-        return math.floor(moment / STEP)
-
-
-class Today:
-    """As `Window`, since midnight UTC. A clock that is set back gives nothing back."""
-
-    def __init__(self) -> None:
-        self._day = 0
-        self._used = 0
-
-    def add(self, now: float, amount: int) -> None:
-        self._used = self.used(now) + amount
-
-    def give_back(self, since: float, amount: int) -> None:
-        if self._number(since) == self._day:
-            self._used = max(0, self._used - amount)
-
-    def used(self, now: float) -> int:
-        if self._number(now) > self._day:
-            self._used = 0
-        self._day = self._number(now)
-        return self._used
-
-    def falls_to(self, now: float, amount: int) -> float:
-        return 0.0 if self.used(now) <= amount else (self._day + 1) * DAY - now
-
-    def _number(self, moment: float) -> int:
-        return math.floor(moment / DAY)
+        return math.floor(moment / self._step)
 
 
 class _Bound(msgspec.Struct, frozen=True):
@@ -136,7 +111,7 @@ class _Bound(msgspec.Struct, frozen=True):
     name: str  # as it is configured
     unit: Unit
     limit: int
-    meter: Window | Today
+    meter: Window
 
     def rate(self, now: float) -> Rate:
         left = max(0, self.limit - self.meter.used(now))
@@ -157,7 +132,7 @@ class _Account:
         self.running = 0
         self.requests = Window()
         self.tokens = Window()
-        self.tokens_today = Today()
+        self.tokens_today = Window(DAY, 0)  # since midnight UTC
 
     def bounds(self, limits: Limits) -> Iterator[_Bound]:
         for name, unit, limit, meter in (

@@ -1,6 +1,7 @@
 """OpenAI's conversations: items that responses go on from, and append to."""
 
 import time
+from typing import TypeVar
 
 import msgspec
 from litestar import delete, get, post
@@ -13,9 +14,10 @@ from gateway.http.holding import held
 from gateway.http.routing import Routes
 from gateway.http.services import Services
 from gateway.http.sse import Plain
-from gateway.keys.access import Access
 from gateway.keys.store import KeptConversation, KeptItem, fresh_id
 from gateway.terms.errors import NotFound
+
+Found = TypeVar("Found")
 
 HELLO = {"A message": {"items": [{"type": "message", "role": "user", "content": "Hello!"}]}}
 TOPIC = {"Metadata": {"metadata": {"topic": "weather"}}}
@@ -41,7 +43,8 @@ async def retrieve(
     request: AnyRequest, services: Services, conversation_id: str
 ) -> ConversationBody:
     """Get a conversation without its items."""
-    return _body(await _found(services, request.auth, conversation_id))
+    kept = await services.store.conversation(request.auth.owner, conversation_id)
+    return _body(_there(kept, conversation_id))
 
 
 @api(post, CONVERSATION, access="user", takes=ConversationWire, examples=TOPIC)
@@ -52,16 +55,13 @@ async def describe(
     new = await services.read(stored.read_conversation, await request.body())
     metadata = msgspec.json.encode(new.metadata)
     kept = await services.store.describe(request.auth.owner, conversation_id, metadata)
-    if kept is None:
-        raise _missing(conversation_id)
-    return _body(kept)
+    return _body(_there(kept, conversation_id))
 
 
 @api(delete, CONVERSATION, status_code=200, access="user")
 async def remove(request: AnyRequest, services: Services, conversation_id: str) -> Deleted:
     """Delete a conversation and its items."""
-    if not await services.store.forget(request.auth.owner, conversation_id):
-        raise _missing(conversation_id)
+    _there(await services.store.forget(request.auth.owner, conversation_id), conversation_id)
     return Deleted(id=conversation_id, object="conversation.deleted")
 
 
@@ -70,8 +70,7 @@ async def append(request: AnyRequest, services: Services, conversation_id: str) 
     """Append items to a conversation. The stored items are returned."""
     new = await services.read(stored.read_conversation, await request.body())
     added = _kept_items(new, conversation_id)
-    if not await services.store.append(request.auth.owner, conversation_id, added):
-        raise _missing(conversation_id)
+    _there(await services.store.append(request.auth.owner, conversation_id, added), conversation_id)
     return stored.found_page([(one.id, one.item) for one in added], len(added))
 
 
@@ -87,9 +86,8 @@ async def list_items(request: AnyRequest, services: Services, conversation_id: s
         newest_first=wanted.order == "desc",
         room=held(request).take,
     )
-    if found is None:
-        raise _missing(conversation_id)
-    return stored.found_page([(one.id, one.item) for one in found], wanted.limit)
+    pairs = [(one.id, one.item) for one in _there(found, conversation_id)]
+    return stored.found_page(pairs, wanted.limit)
 
 
 @api(get, ITEM, access="user", gives=(items.Item,))
@@ -111,7 +109,8 @@ async def drop(
     """Delete an item of a conversation. The conversation is returned."""
     if not await services.store.drop(request.auth.owner, conversation_id, item_id):
         raise NotFound(f"Item {item_id!r:.80} not found in {conversation_id!r:.80}.")
-    return _body(await _found(services, request.auth, conversation_id))
+    kept = await services.store.conversation(request.auth.owner, conversation_id)
+    return _body(_there(kept, conversation_id))
 
 
 def _kept_items(new: ConversationWire, conversation: str) -> list[KeptItem]:
@@ -125,12 +124,8 @@ def _body(kept: KeptConversation) -> ConversationBody:
     return ConversationBody(id=kept.id, created_at=int(kept.created), metadata=metadata)
 
 
-async def _found(services: Services, access: Access, name: str) -> KeptConversation:
-    kept = await services.store.conversation(access.owner, name)
-    if kept is None:
-        raise _missing(name)
-    return kept
-
-
-def _missing(name: str) -> NotFound:
-    return NotFound(f"Conversation {name!r:.80} not found.")
+def _there(found: Found | None, name: str) -> Found:
+    """What the store has of a conversation. Raises NotFound where it has none."""
+    if found is None or found is False:
+        raise NotFound(f"Conversation {name!r:.80} not found.")
+    return found

@@ -141,7 +141,7 @@ def to_fetch(model: str) -> Order:
     if ":" not in model:
         return Order(repository=model)
     try:
-        return hub_model(model).order
+        return hub_model(model)
     except InvalidRequest as error:
         raise InvalidRequest.at("model", error.message) from None
 

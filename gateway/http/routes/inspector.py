@@ -25,7 +25,6 @@ from gateway.answers.recording import (
     RecordedPrompt,
     Span,
     Split,
-    Terms,
     Written,
     spans,
 )
@@ -38,6 +37,7 @@ from gateway.http.standing import RequestStanding
 from gateway.keys.access import Access
 from gateway.terms.errors import GatewayError
 from gateway.terms.request import Unapplied
+from gateway.terms.tasks import Wanted
 
 # Names under which clients send what is nobody else's, and objects all of whose values are such.
 _SECRET = re.compile(
@@ -146,13 +146,31 @@ async def _written(services: Services, access: Access, name: str) -> bytes:
     prompts = tuple(recording.prompts)
     error = record.error and services.redacted(record.error, access)
     pieces, special = await _spelled(services, access, standing.model, prompts)
+    spelled = [None] * len(prompts) if pieces is None else map(texts_of, pieces)
 
-    def write() -> bytes:
-        return msgspec.json.encode(
-            _wire(record, standing, seen, tuple(_prompts(prompts, pieces)), special, error)
+    def write(_wanted: Wanted) -> bytes:
+        terms = recording.terms
+        wire = alike(InspectionWire, terms)(
+            request=standing,
+            method=record.method,
+            path=record.path,
+            body=masked_body(record.body.read().decode(errors="replace")),
+            body_bytes=record.body.size,
+            body_cut=record.body.is_cut,
+            stages=stages(record, standing),
+            backend=terms.backend or None,
+            sampling=_changed(terms.sampling) if terms.sampling else {},
+            control=tuple(special.control) if special else (),
+            prompts=[
+                alike(PromptWire, prompt)(pieces=texts)
+                for prompt, texts in zip(prompts, spelled, strict=True)
+            ],
+            answers=[_answer(written) for written in seen],
+            error=ErrorWire(error.message, error.code) if error else None,
         )
+        return msgspec.json.encode(wire)
 
-    return await services.bodies.run(lambda _wanted: write())
+    return await services.bodies.run(write)
 
 
 async def _spelled(
@@ -173,14 +191,6 @@ async def _spelled(
     return None, None
 
 
-def _prompts(
-    prompts: Sequence[RecordedPrompt], pieces: Sequence[Sequence[bytes]] | None
-) -> Iterator[PromptWire]:
-    for number, prompt in enumerate(prompts):
-        spelled = None if pieces is None else texts_of(pieces[number])
-        yield alike(PromptWire, prompt)(pieces=spelled)
-
-
 def texts_of(pieces: Sequence[bytes]) -> list[str]:
     """Texts that together are all of it: a character's bytes stand with the last of its tokens."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -188,32 +198,6 @@ def texts_of(pieces: Sequence[bytes]) -> list[str]:
     if found:
         found[-1] += decoder.decode(b"", final=True)
     return found
-
-
-def _wire(
-    record: RequestRecord,
-    standing: RequestStanding,
-    seen: Sequence[Written],
-    prompts: Sequence[PromptWire],
-    special: SpecialTokens | None,
-    error: GatewayError | None,
-) -> InspectionWire:
-    terms = record.recording.terms if record.recording is not None else Terms()
-    return alike(InspectionWire, terms)(
-        request=standing,
-        method=record.method,
-        path=record.path,
-        body=masked_body(record.body.read().decode(errors="replace")),
-        body_bytes=record.body.size,
-        body_cut=record.body.is_cut,
-        stages=stages(record, standing),
-        backend=terms.backend or None,
-        sampling=_changed(terms.sampling) if terms.sampling else {},
-        control=tuple(special.control) if special else (),
-        prompts=prompts,
-        answers=[_answer(written) for written in seen],
-        error=ErrorWire(error.message, error.code) if error else None,
-    )
 
 
 def masked_body(text: str) -> str:

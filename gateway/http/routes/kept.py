@@ -123,12 +123,8 @@ async def drop(
     model: str | None = None,
 ) -> KeptChanged:
     """Drop kept conversations: one by its id, those of a conversation's name, or a model's."""
-    path = (
-        None
-        if model is None
-        else str((await services.registry.find(model, request.auth)).files.path)
-    )
-    chosen = _chosen(request, id, conversation, path)
+    entry = None if model is None else await services.registry.find(model, request.auth)
+    chosen = _chosen(request, id, conversation, str(entry.files.path) if entry else None)
     audit(request, "drop kept", id=id, conversation=conversation, model=model)
     return KeptChanged(services.registry.kept.store.drop(chosen))
 

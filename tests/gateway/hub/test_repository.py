@@ -131,7 +131,7 @@ def test_what_fits_is_a_question_of_the_devices() -> None:
 
 @pytest.mark.parametrize("named", ["owner/name:Q4_K_M", f"{HUB}owner/name:Q4_K_M"])
 def test_a_model_is_named_with_the_hub_before_it_or_without(named: str) -> None:
-    order = hub_model(named).order
+    order = hub_model(named)
     assert (order.repository, order.quantization) == ("owner/name", "Q4_K_M")
 
 
