@@ -205,26 +205,20 @@ class CompletionReply(Reply):
         """Tokens as llama-server reports them: logarithms of the model's own probabilities, or the
         plain ones of what the samplers left. UNSET where there are none.
         """
-        after_samplers = self._exchange.post_sampling_probs
-        found = []
-        for one in logprobs:
-            top = [
-                CandidateWire(**_candidate(other, after_samplers=after_samplers))
-                for other in one.top
-            ]
-            name = "top_probs" if after_samplers else "top_logprobs"
-            found.append(
-                TokenWire(**_candidate(one.chosen, after_samplers=after_samplers), **{name: top})
-            )
-        return found or UNSET
+        return [self._token(one) for one in logprobs] or UNSET
 
+    def _token(self, one: TokenLogprob) -> TokenWire:
+        top = [CandidateWire(**self._candidate(other)) for other in one.top]
+        if self._exchange.post_sampling_probs:
+            return TokenWire(**self._candidate(one.chosen), top_probs=top)
+        return TokenWire(**self._candidate(one.chosen), top_logprobs=top)
 
-def _candidate(candidate: Candidate, *, after_samplers: bool) -> dict[str, Any]:
-    text = token_text(candidate)
-    known = {"id": candidate.token, "token": text, "bytes": tuple(candidate.text)}
-    if after_samplers:
-        return {**known, "prob": math.exp(candidate.logprob)}
-    return {**known, "logprob": max(candidate.logprob, _LEAST)}
+    def _candidate(self, candidate: Candidate) -> dict[str, Any]:
+        text = token_text(candidate)
+        known = {"id": candidate.token, "token": text, "bytes": tuple(candidate.text)}
+        if self._exchange.post_sampling_probs:
+            return {**known, "prob": math.exp(candidate.logprob)}
+        return {**known, "logprob": max(candidate.logprob, _LEAST)}
 
 
 def chosen(values: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
