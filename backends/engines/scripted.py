@@ -41,7 +41,7 @@ from backends.contract.protocol import (
 from backends.engines.constraints import Mask
 from backends.engines.driver import DrivenContainer
 from backends.engines.engine import JobFailed, PromptScored, Token
-from config.engines import EngineOptions, ScriptedOptions
+from config.engines import ScriptedOptions
 from config.values import alike
 
 SUFFIX = re.compile(r"\.script\.json$")
@@ -128,24 +128,24 @@ def read(path: Path) -> Script:
     return msgspec.json.decode(path.read_bytes(), type=Script)
 
 
-def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:
+def fitted(files: ModelFiles, options: ScriptedOptions) -> ModelFiles:
     """No option changes what the model can do."""
     return files
 
 
 def placements(
-    files: ModelFiles | None, options: EngineOptions, cards: Cards
+    files: ModelFiles | None, options: ScriptedOptions, cards: Cards
 ) -> Sequence[Placement]:
     """See `FilesModule`."""
     return ({CPU: 1.0},)
 
 
-def placed(options: EngineOptions, placement: Placement, cards: Cards) -> EngineOptions:
+def placed(options: ScriptedOptions, placement: Placement, cards: Cards) -> ScriptedOptions:
     """See `FilesModule`."""
     return options
 
 
-def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
+def estimate(files: ModelFiles, options: ScriptedOptions) -> MemoryNeed:
     """A script takes the memory that it claims."""
     return MemoryNeed(weights=files.size_bytes, cache=0, engine=0)
 
@@ -157,7 +157,7 @@ LOAD_OPTIONS: Mapping[str, Translation] = {}
 fit = as_it_is
 
 
-def facts(options: EngineOptions) -> LoadFacts:
+def facts(options: ScriptedOptions) -> LoadFacts:
     """See `FilesModule.facts`."""
     return LoadFacts()
 
@@ -326,9 +326,8 @@ class ScriptedEngine(ByteTokenizer):
 PARTS = 10
 
 
-async def load(files: ModelFiles, options: EngineOptions, report: Report) -> ModelContainer:
+async def load(files: ModelFiles, options: ScriptedOptions, report: Report) -> ModelContainer:
     """Takes `load_seconds`, in ten parts."""
-    assert isinstance(options, ScriptedOptions)
     for part in range(PARTS):
         report(Progress("weights", files.size_bytes * part // PARTS, files.size_bytes))
         await anyio.sleep(options.load_seconds / PARTS)

@@ -16,7 +16,7 @@ from backends.contract.catalog import ModelFiles, command
 from backends.contract.errors import BackendMissing
 from backends.contract.protocol import ModelContainer, Progress, Report
 from backends.engines.driver import DrivenContainer, run_loading
-from config.engines import EngineOptions
+from config.engines import ExLlamaOptions
 
 if TYPE_CHECKING:
     from backends.engines.exllama.engine import ExLlamaEngine
@@ -43,7 +43,7 @@ async def driven(
     loading: str,
     library: Callable[[], Any],
     files: ModelFiles,
-    options: EngineOptions,
+    options: ExLlamaOptions,
     report: Report,
 ) -> ModelContainer:
     """The module `loading` loads on a thread of its own, with what `library` gives there, and stops

@@ -29,7 +29,7 @@ from backends.contract.catalog import (
 from backends.contract.errors import LoadFailed, UnsupportedModel
 from backends.contract.protocol import MemoryNeed
 from backends.machine import devices
-from config.engines import EngineOptions, ExLlamaOptions, ExLlamaV2Options, ExLlamaV3Options
+from config.engines import ExLlamaOptions, ExLlamaV2Options, ExLlamaV3Options
 
 Options = TypeVar("Options", ExLlamaV2Options, ExLlamaV3Options)
 
@@ -141,9 +141,8 @@ def draft(
     return files
 
 
-def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:
+def fitted(files: ModelFiles, options: ExLlamaV2Options | ExLlamaV3Options) -> ModelFiles:
     """Neither library can use a draft model where pictures are."""
-    assert isinstance(options, (ExLlamaV2Options, ExLlamaV3Options))
     chosen = drafts(options)
     if chosen.model or chosen.repeats or not options.vision:
         return msgspec.structs.replace(files, modalities=("text",))
@@ -177,11 +176,10 @@ def joined(one: Placement, other: Placement, part: float) -> Placement:
     }
 
 
-def placed(options: EngineOptions, placement: Placement, cards: Cards) -> EngineOptions:
+def placed(options: ExLlamaOptions, placement: Placement, cards: Cards) -> ExLlamaOptions:
     """With all of a card for it, and nothing of the others. Left alone, both libraries fill one
     card after the other.
     """
-    assert isinstance(options, ExLlamaOptions)
     usable = devices.torch_cards(cards)
     if any(options.gpu_split) or len(placement) > 1 or next(iter(usable), CPU) in placement:
         return options

@@ -13,7 +13,7 @@ from backends.contract.protocol import ModelContainer, Report
 from backends.engines.exllama.adapters import tell_apart
 from backends.engines.exllama.container import ExLlamaLibrary, driven, imported
 from backends.engines.vocabulary import tokenizer_of
-from config.engines import EngineOptions, ExLlamaV2Options
+from config.engines import ExLlamaV2Options
 
 LOADING = "backends.engines.exllamav2.loading"  # imported late, as it imports torch
 
@@ -72,9 +72,8 @@ def guessing_later(generator: Any) -> Any:
     return Generator
 
 
-async def load(files: ModelFiles, options: EngineOptions, report: Report) -> ModelContainer:
+async def load(files: ModelFiles, options: ExLlamaV2Options, report: Report) -> ModelContainer:
     """Loads on a thread of its own. When cancelled, exllamav2 stops at its next module."""
-    assert isinstance(options, ExLlamaV2Options)
     return await driven(LOADING, installed, files, options, report)
 
 

@@ -30,7 +30,7 @@ from backends.engines.exllama import files as shared
 from backends.engines.exllama.files import PagedCacheSize
 from backends.engines.exllamav2.model_config import ignored_window
 from backends.engines.model_folder import Fields
-from config.engines import EngineOptions, ExLlamaV2Options
+from config.engines import ExLlamaV2Options
 
 SUFFIX = None  # folders
 COMPANIONS: tuple[str, ...] = ()
@@ -85,10 +85,9 @@ placed = shared.placed
 
 
 def placements(
-    files: ModelFiles | None, options: EngineOptions, cards: Cards
+    files: ModelFiles | None, options: ExLlamaV2Options, cards: Cards
 ) -> Sequence[Placement]:
     """See `shared.files.placements`."""
-    assert isinstance(options, ExLlamaV2Options)
     drafting = 0.0
     if files is not None and shared.drafts(options).model is not None:
         alone = shared.without_drafts(options)
@@ -96,9 +95,8 @@ def placements(
     return shared.placements(options, cards, drafting)
 
 
-def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
+def estimate(files: ModelFiles, options: ExLlamaV2Options) -> MemoryNeed:
     """The draft model's need is in it."""
-    assert isinstance(options, ExLlamaV2Options)
     models = [(files, CACHE_SHARE[options.cache_type])]
     if guess := draft(options):
         models.append((guess, CACHE_SHARE[shared.draft_cache_type(options)]))
@@ -137,9 +135,8 @@ LOAD_OPTIONS: Mapping[str, Translation] = {
 fit = as_it_is
 
 
-def facts(options: EngineOptions) -> LoadFacts:
+def facts(options: ExLlamaV2Options) -> LoadFacts:
     """See `FilesModule.facts`."""
-    assert isinstance(options, ExLlamaV2Options)
     return msgspec.structs.replace(
         shared.facts(options, options.cache_type),
         rope_scale=options.rope_scale,

@@ -13,7 +13,7 @@ from backends.contract.protocol import ModelContainer, Report
 from backends.engines.exllama.adapters import tell_apart
 from backends.engines.exllama.container import ExLlamaLibrary, driven, imported
 from backends.engines.vocabulary import tokenizer_of
-from config.engines import EngineOptions, ExLlamaV3Options
+from config.engines import ExLlamaV3Options
 
 LOADING = "backends.engines.exllamav3.loading"  # imported late, as it imports torch
 
@@ -51,9 +51,8 @@ def _collected(devices: int) -> ExLlamaV3Library:
     )
 
 
-async def load(files: ModelFiles, options: EngineOptions, report: Report) -> ModelContainer:
+async def load(files: ModelFiles, options: ExLlamaV3Options, report: Report) -> ModelContainer:
     """Loads on a thread of its own. When cancelled, exllamav3 stops at its next module."""
-    assert isinstance(options, ExLlamaV3Options)
     return await driven(LOADING, installed, files, options, report)
 
 

@@ -33,7 +33,7 @@ from backends.engines.exllama import files as shared
 from backends.engines.exllama.files import PagedCacheSize
 from backends.engines.model_folder import Fields, first_number, number
 from backends.machine import devices
-from config.engines import EngineOptions, ExLlamaV3Options
+from config.engines import ExLlamaV3Options
 
 SUFFIX = None  # folders
 COMPANIONS: tuple[str, ...] = ()
@@ -147,9 +147,8 @@ def _drafted(files: ModelFiles, options: ExLlamaV3Options) -> int:
     return shared.drafted(options, DRAFTED) if chosen.repeats else 0
 
 
-def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:
+def fitted(files: ModelFiles, options: ExLlamaV3Options) -> ModelFiles:
     """See `shared.files.fitted`. Raises LoadFailed for options that contradict each other."""
-    assert isinstance(options, ExLlamaV3Options)
     if options.disk_cache_dir and not options.cpu_cache_size:
         raise LoadFailed("disk_cache_dir requires cpu_cache_size: pages reach the disk through it")
     if shared.drafts(options).heads:
@@ -157,9 +156,8 @@ def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:
     return shared.fitted(files, options)
 
 
-def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
+def estimate(files: ModelFiles, options: ExLlamaV3Options) -> MemoryNeed:
     """The draft model's need is in it, and what lies in main memory."""
-    assert isinstance(options, ExLlamaV3Options)
     guess = draft(files, options)
     models = [(files, cache_share(options.cache_type))]
     if guess is not None:
@@ -207,12 +205,11 @@ def _experts(files: ModelFiles) -> Mapping[int, int]:
 
 
 def placements(
-    files: ModelFiles | None, options: EngineOptions, cards: Cards
+    files: ModelFiles | None, options: ExLlamaV3Options, cards: Cards
 ) -> Sequence[Placement]:
     """All cards alike where a tensor is spread over them, else see `shared.files.placements`; and
     in main memory what is kept there.
     """
-    assert isinstance(options, ExLlamaV3Options)
     kept = drafting = 0.0
     if files is not None:
         total, guess = estimate(files, options).total, draft(files, options)
@@ -229,9 +226,8 @@ def placements(
     return tuple(shared.joined(placement, {CPU: 1.0}, kept) for placement in found)
 
 
-def placed(options: EngineOptions, placement: Placement, cards: Cards) -> EngineOptions:
+def placed(options: ExLlamaV3Options, placement: Placement, cards: Cards) -> ExLlamaV3Options:
     """See `shared.files.placed`."""
-    assert isinstance(options, ExLlamaV3Options)
     if options.tensor_parallel:
         return options
     on_cards = {device: share for device, share in placement.items() if device != CPU}
@@ -274,9 +270,8 @@ LOAD_OPTIONS: Mapping[str, Translation] = {
 fit = as_it_is
 
 
-def facts(options: EngineOptions) -> LoadFacts:
+def facts(options: ExLlamaV3Options) -> LoadFacts:
     """See `FilesModule.facts`."""
-    assert isinstance(options, ExLlamaV3Options)
     found = shared.facts(options, options.cache_type)
     return msgspec.structs.replace(
         found,

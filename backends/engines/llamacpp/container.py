@@ -11,7 +11,7 @@ from backends.contract.protocol import ModelContainer, ModelInfo, Report, Tokeni
 from backends.engines.driver import DrivenContainer, run_loading_weights
 from backends.engines.encoder_driver import DrivenEncoder
 from backends.engines.tokenizing import VocabularyTokenizer
-from config.engines import EngineOptions, LlamaCppOptions
+from config.engines import LlamaCppOptions
 
 try:
     from backends.engines.llamacpp import encoder, libraries, loading, trial
@@ -22,9 +22,8 @@ except (ImportError, OSError, RuntimeError) as error:  # not installed, or built
     ) from error
 
 
-async def load(files: ModelFiles, options: EngineOptions, report: Report) -> ModelContainer:
+async def load(files: ModelFiles, options: LlamaCppOptions, report: Report) -> ModelContainer:
     """Loads on a thread of its own. When cancelled, llama.cpp stops at its next tensor."""
-    assert isinstance(options, LlamaCppOptions)
     libraries.check(files, options)
     uses_ik = libraries.uses_ik(files, options)
     # A trial has fewer requests at once, and is of the same library.
@@ -42,10 +41,9 @@ async def load(files: ModelFiles, options: EngineOptions, report: Report) -> Mod
 
 
 async def load_encoder(
-    files: ModelFiles, options: EngineOptions, report: Report
+    files: ModelFiles, options: LlamaCppOptions, report: Report
 ) -> EncoderContainer:
     """As `load`."""
-    assert isinstance(options, LlamaCppOptions)
     await trial.check(files, options)
     engine = await run_loading_weights(
         lambda *given: encoder.LlamaCppEncoder(encoder.load(*given)), files, options, report

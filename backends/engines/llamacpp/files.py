@@ -73,7 +73,7 @@ from backends.engines.llamacpp.layout import (
 from backends.engines.llamacpp.libraries import FIRST_OF_IK, on_cpu
 from backends.engines.llamacpp.memory import CpuLayouts
 from backends.machine import devices, ggml, ik, prebuilt
-from config.engines import DraftOptions, EngineOptions, LlamaCppOptions, SpeculationOptions
+from config.engines import DraftOptions, LlamaCppOptions, SpeculationOptions
 
 # Its name behind `general.sampling.`, our field, how its value is read.
 GENERAL = "general."  # the keys of what makers write of a model (llama.cpp, docs of GGUF)
@@ -254,9 +254,8 @@ def _positions(tensors: Iterable[Tensor]) -> int:
     return next((shape[-1] for shape in shapes if shape), 0)
 
 
-def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:
+def fitted(files: ModelFiles, options: LlamaCppOptions) -> ModelFiles:
     """With the projector that the options name, or without any; for vectors where they say so."""
-    assert isinstance(options, LlamaCppOptions)
     if options.pooling is not None:
         return msgspec.structs.replace(files, task="embed", projector=None, modalities=("text",))
     if not options.vision:
@@ -268,10 +267,9 @@ def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:
 
 
 def placements(
-    files: ModelFiles | None, options: EngineOptions, cards: Cards
+    files: ModelFiles | None, options: LlamaCppOptions, cards: Cards
 ) -> Sequence[Placement]:
     """In main memory where this build of llama.cpp knows no cards; else see `spread`."""
-    assert isinstance(options, LlamaCppOptions)
     usable = {name: cards[name] for name in devices.of_llamacpp() if name in cards}
     return spread(files, options, usable)
 
@@ -323,9 +321,8 @@ def layers_without_experts(files: ModelFiles, options: LlamaCppOptions) -> Seque
     return files.weights.experts[-count:] if files.weights is not None and count else ()
 
 
-def placed(options: EngineOptions, placement: Placement, cards: Cards) -> EngineOptions:
+def placed(options: LlamaCppOptions, placement: Placement, cards: Cards) -> LlamaCppOptions:
     """With numbers for the cards of the placement, as llama.cpp counts them."""
-    assert isinstance(options, LlamaCppOptions)
     usable = [name for name in devices.of_llamacpp() if name in cards]
     if len(usable) < 2 or any(options.tensor_split) or options.main_gpu is not None:
         return options
@@ -333,9 +330,8 @@ def placed(options: EngineOptions, placement: Placement, cards: Cards) -> Engine
     return msgspec.structs.replace(options, tensor_split=split)
 
 
-def fit(files: ModelFiles, options: EngineOptions, cards: Cards, room: Room) -> Fitted | None:
+def fit(files: ModelFiles, options: LlamaCppOptions, cards: Cards, room: Room) -> Fitted | None:
     """See `FilesModule.fit`: where `gpu_layers` is `auto`, and no card was chosen."""
-    assert isinstance(options, LlamaCppOptions)
     usable = [name for name in devices.of_llamacpp() if name in cards] if ggml.offloads() else []
     return fit_on(files, options, usable, room)
 
@@ -496,11 +492,10 @@ def draft_options(files: ModelFiles, options: LlamaCppOptions) -> LlamaCppOption
     )
 
 
-def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
+def estimate(files: ModelFiles, options: LlamaCppOptions) -> MemoryNeed:
     """Weights as on disk, but for what the CPU's layouts add; the cache by its types; the buffers
     of the graph by their dimensions; and what lies beside the model.
     """
-    assert isinstance(options, LlamaCppOptions)
     beside = _beside(files, options)
     weights = files.size_bytes + (files.added_bytes if on_cpu(options) else 0)
     if files.task != "generate":
@@ -635,9 +630,8 @@ LOAD_OPTIONS: Mapping[str, Translation] = {
 }
 
 
-def facts(options: EngineOptions) -> LoadFacts:
+def facts(options: LlamaCppOptions) -> LoadFacts:
     """See `FilesModule.facts`."""
-    assert isinstance(options, LlamaCppOptions)
     scale = options.rope_freq_scale
     return LoadFacts(
         cache_tokens=options.cache_tokens,

@@ -16,24 +16,22 @@ from backends.contract.protocol import ModelContainer, Report
 from backends.engines.driver import DrivenContainer, run_loading_weights
 from backends.engines.encoder_driver import DrivenEncoder
 from backends.engines.vocabulary import tokenizer_of
-from config.engines import EngineOptions, TransformersOptions
+from config.engines import TransformersOptions
 
 if TYPE_CHECKING:
     from backends.engines.transformers.encoder import TransformersEncoder
     from backends.engines.transformers.engine import TransformersEngine
 
 
-async def load(files: ModelFiles, options: EngineOptions, report: Report) -> ModelContainer:
+async def load(files: ModelFiles, options: TransformersOptions, report: Report) -> ModelContainer:
     """Loads on a thread of its own. When cancelled, transformers stops at its next tensor."""
-    assert isinstance(options, TransformersOptions)
     return DrivenContainer(await run_loading_weights(_engine, files, options, report))
 
 
 async def load_encoder(
-    files: ModelFiles, options: EngineOptions, report: Report
+    files: ModelFiles, options: TransformersOptions, report: Report
 ) -> EncoderContainer:
     """As `load`."""
-    assert isinstance(options, TransformersOptions)
     return DrivenEncoder(await run_loading_weights(_encoder, files, options, report))
 
 

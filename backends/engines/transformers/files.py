@@ -37,7 +37,7 @@ from backends.engines.prefill import ALONE_SECONDS, BLOCK
 from backends.engines.transformers.offload import COPIED, layers_of, weights_of
 from backends.machine import devices
 from backends.machine.control_groups import main_memory
-from config.engines import DraftOptions, EngineOptions, SpeculationOptions, TransformersOptions
+from config.engines import DraftOptions, SpeculationOptions, TransformersOptions
 
 LONGEST_TEXT = 8_192  # tokens of one text: a pass takes it as a whole
 MOST_ROWS = 256  # texts of one pass
@@ -171,16 +171,15 @@ def cell_bytes(files: ModelFiles, number: int) -> int:
     return max(1, files.cache_bytes_per_token * number // 2)
 
 
-def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:
+def fitted(files: ModelFiles, options: TransformersOptions) -> ModelFiles:
     """No option changes what the model can do."""
     return files
 
 
 def placements(
-    files: ModelFiles | None, options: EngineOptions, cards: Cards
+    files: ModelFiles | None, options: TransformersOptions, cards: Cards
 ) -> Sequence[Placement]:
     """In main memory where this build of torch knows no cards; else see `singly`."""
-    assert isinstance(options, TransformersOptions)
     ways = singly(options, cards if devices.torch_is_for_cards() else {})
     decided = options.gpu_layers != "auto" and options.gpu_layers >= 0
     if files is None or not decided or not (count := _layer_count(files)):
@@ -199,9 +198,8 @@ def singly(options: TransformersOptions, cards: Cards) -> Sequence[Placement]:
     return tuple(singles) or ({CPU: 1.0},)
 
 
-def placed(options: EngineOptions, placement: Placement, cards: Cards) -> EngineOptions:
+def placed(options: TransformersOptions, placement: Placement, cards: Cards) -> TransformersOptions:
     """On the card of the placement."""
-    assert isinstance(options, TransformersOptions)
     card = next((one for one in placement if one != CPU), CPU)
     if options.device not in AUTOMATIC or card not in cards:
         return options
@@ -230,9 +228,8 @@ def draft_options(files: ModelFiles, options: TransformersOptions) -> Transforme
     )
 
 
-def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
+def estimate(files: ModelFiles, options: TransformersOptions) -> MemoryNeed:
     """Of the model, and of its draft model."""
-    assert isinstance(options, TransformersOptions)
     alone, drafting = _estimate(files, options), draft(options)
     if drafting is None or files.task != "generate" or files.recurrent_layers:
         return alone
@@ -345,11 +342,10 @@ LOAD_OPTIONS: Mapping[str, Translation] = {
 }
 
 
-def fit(files: ModelFiles, options: EngineOptions, cards: Cards, room: Room) -> Fitted | None:
+def fit(files: ModelFiles, options: TransformersOptions, cards: Cards, room: Room) -> Fitted | None:
     """See `FilesModule.fit`: where `gpu_layers` is `auto` and no card was named, layers in main
     memory; all of it there, where that is better.
     """
-    assert isinstance(options, TransformersOptions)
     usable = devices.torch_cards(cards) if devices.torch_is_for_cards() else {}
     return (
         fit_on(files, options, tuple(usable), room) if usable else _shortened(files, options, room)
@@ -479,9 +475,8 @@ def layers_away(layers: int, options: TransformersOptions) -> int:
     return 0 if count == "auto" or count < 0 else max(0, layers - count)
 
 
-def facts(options: EngineOptions) -> LoadFacts:
+def facts(options: TransformersOptions) -> LoadFacts:
     """See `FilesModule.facts`."""
-    assert isinstance(options, TransformersOptions)
     return LoadFacts(
         cache_tokens=options.cache_tokens,
         draft_model=options.draft.model,
