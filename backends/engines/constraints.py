@@ -49,10 +49,6 @@ class Mask(Protocol):
         """How many of `tokens`, the first ones, the grammar allows in this order."""
         ...
 
-    def taken_back(self, count: int) -> None:
-        """The last `count` tokens that were drawn so are not handed over, but drawn anew."""
-        ...
-
 
 class Bans:
     """Tokens that the client bans beside the grammar, as one number with a bit for each token.
@@ -168,11 +164,8 @@ class Matcher:
 
     def rewind(self, count: int) -> None:
         """The last `count` tokens taken are void, nor was what an engine has drawn ahead."""
-        back = count + len(self._ahead)
+        count += len(self._ahead)
         self._ahead.clear()
-        self._back(back)
-
-    def _back(self, count: int) -> None:
         if not count:
             return
         self._settle()
@@ -200,13 +193,6 @@ class Matcher:
         """See `Mask.drawn`."""
         self._consume(token)
         self._ahead.append(token)
-
-    def taken_back(self, count: int) -> None:
-        """See `Mask.taken_back`."""
-        assert count <= len(self._ahead)
-        for _ in range(count):
-            self._ahead.pop()
-        self._back(count)
 
     @property
     def wants_mask(self) -> bool:
