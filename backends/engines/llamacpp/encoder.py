@@ -27,7 +27,8 @@ from backends.engines.llamacpp.memory import (
     POOLINGS,
     RANK,
     estimate,
-    shape,
+    pass_length,
+    text_length,
 )
 from backends.engines.llamacpp.vocabulary import LlamaVocabulary, text_of
 from backends.engines.threads import most
@@ -70,7 +71,7 @@ def load(
                 _info(files, options, vocabulary, None if ranks else width),
                 reading=_reading(model, vocabulary),
             ),
-            most=Pass(rows=MOST_ROWS, tokens=shape(files, options).tokens, pads=False),
+            most=Pass(rows=MOST_ROWS, tokens=pass_length(files, options), pads=False),
             width=width,
             threads=loading.step_threads(context, options),
             on_device=loading.on_device(options),
@@ -79,7 +80,7 @@ def load(
 
 
 def _make_context(model: api.llama_model_p, files: ModelFiles, options: LlamaCppOptions) -> Context:
-    size = shape(files, options)
+    tokens = pass_length(files, options)
     own = text_of(model, f"{files.architecture}.pooling_type".encode())
     bare = files.architecture in ENCODERS and own not in map(str, POOLINGS.values())
     params = api.llama_context_default_params()
@@ -87,7 +88,7 @@ def _make_context(model: api.llama_model_p, files: ModelFiles, options: LlamaCpp
     params.pooling_type = MEAN if bare else UNSPECIFIED
     if options.pooling is not None:
         params.pooling_type = POOLINGS[options.pooling]
-    params.n_ctx = params.n_batch = params.n_ubatch = size.tokens
+    params.n_ctx = params.n_batch = params.n_ubatch = tokens
     params.n_seq_max = MOST_ROWS
     params.kv_unified = True
     params.n_threads = params.n_threads_batch = most(loading.batch_threads(options))
@@ -96,7 +97,7 @@ def _make_context(model: api.llama_model_p, files: ModelFiles, options: LlamaCpp
     params.rope_freq_scale = options.rope_freq_scale or 0.0
     context = api.llama_init_from_model(model, params)
     if not context:
-        text = f"not enough memory for passes of {size.tokens} tokens: {loading.last_errors()}"
+        text = f"not enough memory for passes of {tokens} tokens: {loading.last_errors()}"
         raise OutOfMemory(text)
     return Context(api, context)
 
@@ -104,7 +105,7 @@ def _make_context(model: api.llama_model_p, files: ModelFiles, options: LlamaCpp
 def _info(
     files: ModelFiles, options: LlamaCppOptions, vocabulary: LlamaVocabulary, width: int | None
 ) -> ModelInfo:
-    length, together = shape(files, options).length, options.max_concurrent
+    length, together = text_length(files, options), options.max_concurrent
     return msgspec.structs.replace(
         known_info(files, vocabulary, length=length, together=together),
         layers=loading.layers(),

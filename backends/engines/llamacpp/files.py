@@ -185,7 +185,9 @@ def _describe(path: Path, header: Header, layouts: CpuLayouts) -> ModelFiles | N
     if types and types[-1] >= FIRST_OF_IK and (reason := ik.missing()):
         raise LoadFailed(f"{path.name} is {FOREIGN}: {reason}")
     encodes = architecture in memory.ENCODERS
-    graph = memory.graph(header, tensors)
+    graph = memory.graph_of(header, tensors)
+    kept = graph.kept().values()
+    sliding = sum(in_a_window for _, in_a_window, _ in kept)
     projector = memory.beside(path, lambda: set(_models(path.parent)) <= {path})
     sizes = sum(file.stat().st_size for file in files)
     return ModelFiles(
@@ -197,12 +199,12 @@ def _describe(path: Path, header: Header, layouts: CpuLayouts) -> ModelFiles | N
         added_bytes=memory.added_bytes(tensors, layouts),
         types=tuple(types),
         repacked=layouts.bears(tensors),
-        weights=None if encodes else memory.weights(header, tensors, sizes),
+        weights=None if encodes else memory.weights(graph, tensors, sizes),
         layers=header.number(f"{architecture}.block_count"),
         context_length=header.number(f"{architecture}.context_length", 2048),
-        cache_bytes_per_token=0 if encodes else graph.cache,
-        state_bytes=graph.state,
-        recurrent_layers=graph.recurrent_layers,
+        cache_bytes_per_token=0 if encodes else sliding + sum(cell for cell, _, _ in kept),
+        state_bytes=4 * graph.state(),
+        recurrent_layers=len(graph.recurrent()),
         chat_template=header.text("tokenizer.chat_template") or None,
         tool_template=header.text("tokenizer.chat_template.tool_use") or None,
         modalities=("text", "image") if projector else ("text",),
@@ -212,10 +214,10 @@ def _describe(path: Path, header: Header, layouts: CpuLayouts) -> ModelFiles | N
         generation_defaults=generation_defaults(header, path),
         vocab_size=max(part.vocabulary for part in headers),
         heads=header.number(f"{architecture}.attention.head_count"),
-        activation_bytes=graph.activation,
-        attention_bytes=graph.attention,
-        window=graph.window if graph.sliding else 0,
-        sliding_bytes_per_token=0 if encodes else graph.sliding,
+        activation_bytes=4 * max(graph.activations()),
+        attention_bytes=4 * graph.activations()[1],
+        window=graph.window() if sliding else 0,
+        sliding_bytes_per_token=0 if encodes else sliding,
         positions=_positions(tensors),
         task=memory.task(header),
         described={**described(header), **_sizes(header, tensors)},

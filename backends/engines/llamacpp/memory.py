@@ -52,50 +52,18 @@ WINDOWS: Mapping[str, int] = {"gemma2": 4_096, "llama4": 8_192}  # where the fil
 OWN_KEYS: Mapping[str, int] = {"gemma3n": 20}  # layers from there on have others' keys
 
 
-class Graph(msgspec.Struct, frozen=True):
-    """The memory of a model's graph, in bytes. `cache`: keys and values of one token over all
-    layers that attend, at 16 bits; `sliding`: of it, what layers have that see no more than
-    `window` tokens; `state`: of one sequence in one recurrent layer; `activation`: of one token in
-    a pass, and `attention` while it attends.
-    """
-
-    cache: int
-    sliding: int
-    window: int
-    activation: int
-    attention: int
-    state: int = 0
-    recurrent_layers: int = 0
-
-
-def graph(header: Header, tensors: Iterable[Tensor]) -> Graph:
-    """`tensors`: those of all parts of the model."""
-    architecture = header.text("general.architecture")
-    dimensions = _Dimensions(header, architecture, _layers(tensors))
-    return Graph(
-        cache=dimensions.cache(),
-        sliding=dimensions.sliding_cache(),
-        window=dimensions.window(),
-        activation=4 * max(dimensions.activations()),
-        attention=4 * dimensions.activations()[1],
-        state=4 * dimensions.state(),
-        recurrent_layers=len(dimensions.recurrent()),
-    )
-
-
 EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"  # as llama.cpp's `--n-cpu-moe` has it
 _EXPERTS = re.compile(EXPERTS)
 LOOKED_UP = frozenset({EMBEDDING, "per_layer_token_embd.weight", "position_embd.weight"})
 
 
-def weights(header: Header, tensors: Sequence[Tensor], size: int) -> ModelWeights | None:
+def weights(graph: "Graph", tensors: Sequence[Tensor], size: int) -> ModelWeights | None:
     """By layer, of files of `size` bytes; None where no layers are found. What belongs to no layer
     is computed behind the last, but for what a token has a row of, which llama.cpp leaves in main
     memory; so is what isn't weights, as if it were one. An embedding that is the output's matrix
     too lies in both places.
     """
-    architecture = header.text("general.architecture")
-    count = min(header.number(f"{architecture}.block_count"), MOST_LAYERS)
+    count = min(graph.number("block_count"), MOST_LAYERS)
     shared, experts = [0] * count, [0] * count
     output, looked_up, largest = 0, 0, 0
     for tensor in tensors:
@@ -111,9 +79,8 @@ def weights(header: Header, tensors: Sequence[Tensor], size: int) -> ModelWeight
     rest = max(0, size - sum(shared) - sum(experts) - output - looked_up)
     if all(tensor.name != OUTPUT for tensor in tensors):
         output += next((one.size for one in tensors if one.name == EMBEDDING), 0)
-    known = header.number(f"{architecture}.expert_count")
-    used = header.number(f"{architecture}.expert_used_count", known)
-    kept = _Dimensions(header, architecture, _layers(tensors)).kept()
+    known = graph.number("expert_count")
+    used, kept = graph.number("expert_used_count", known), graph.kept()
     return ModelWeights(
         layers=tuple(
             LayerWeights(shared[number], experts[number], *kept.get(number, (0, 0, 0)))
@@ -143,7 +110,14 @@ def _layers(tensors: Iterable[Tensor]) -> Mapping[int, frozenset[str]]:
     return {number: frozenset(names) for number, names in found.items()}
 
 
-class _Dimensions(msgspec.Struct, frozen=True):
+def graph_of(header: Header, tensors: Iterable[Tensor]) -> "Graph":
+    """`tensors`: those of all parts of the model."""
+    return Graph(header, header.text("general.architecture"), _layers(tensors))
+
+
+class Graph(msgspec.Struct, frozen=True):
+    """What a model computes in, by its dimensions."""
+
     header: Header
     architecture: str
     layers: Mapping[int, frozenset[str]]
@@ -170,12 +144,6 @@ class _Dimensions(msgspec.Struct, frozen=True):
         width = self.number("embedding_length") // max(heads, 1)
         key = self.number("attention.key_length", width)
         return heads, key, self.number("attention.value_length", width)
-
-    def cache(self) -> int:
-        return sum(map(self._cell, self._keeping()))
-
-    def sliding_cache(self) -> int:
-        return sum(self._cell(layer) for layer in self._keeping() if self._slides(layer))
 
     def kept(self) -> Mapping[int, tuple[int, int, int]]:
         """Of each layer that keeps something: bytes of a token at 16 bits, of one in a window, and
@@ -516,13 +484,6 @@ LONGEST_BY_DEFAULT = 8_192  # tokens of one text: a pass takes it as a whole
 MOST_ROWS = 64  # texts of one pass
 
 
-class GgufEncoderShape(msgspec.Struct, frozen=True):
-    """Of a context: tokens of one text, and of one pass."""
-
-    length: int
-    tokens: int
-
-
 def pooling(header: Header) -> int:
     """How the model makes one vector of a text's tokens; `NONE`: it makes none, it writes."""
     architecture = header.text("general.architecture")
@@ -539,20 +500,25 @@ def task(header: Header) -> Task:
     return "rank" if kind == RANK else "embed"
 
 
-def shape(files: ModelFiles, options: LlamaCppOptions) -> GgufEncoderShape:
-    """Only with causal attention, where the last token represents the whole, could a text be
-    computed in parts. Files don't state that here, so every text is computed at once.
-    """
+def text_length(files: ModelFiles, options: LlamaCppOptions) -> int:
+    """Tokens of one text."""
     length = options.context_length or min(files.context_length, LONGEST_BY_DEFAULT)
-    length = min(length, files.positions or length)
-    return GgufEncoderShape(length=length, tokens=max(length, options.micro_batch_size))
+    return min(length, files.positions or length)
+
+
+def pass_length(files: ModelFiles, options: LlamaCppOptions) -> int:
+    """Tokens of one pass. Only with causal attention, where the last token represents the whole,
+    could a text be computed in parts. Files don't state that here, so every text is computed at
+    once.
+    """
+    return max(text_length(files, options), options.micro_batch_size)
 
 
 def estimate(files: ModelFiles, options: LlamaCppOptions, weights: int) -> MemoryNeed:
     """Of a model with `weights` bytes: cells only where it reads from the beginning, then also
     scores for every word of the vocabulary; activations, and the attention mask of a pass.
     """
-    tokens = shape(files, options).tokens
+    tokens = pass_length(files, options)
     words = 0 if files.architecture in ENCODERS else 4 * files.vocab_size
     mask = tokens * (2 if options.flash_attention != "off" else 4 * (1 + files.heads))
     return MemoryNeed(
