@@ -69,7 +69,7 @@ def bare(order: BarePrompts) -> BareSpeed:
     files = recognise(bundled.GGUF)
     assert files is not None
     loaded = load(files, LlamaCppOptions(), lambda _done: True)
-    batch, speeds = Batch(loaded.batch_size), []
+    batch, speeds = Batch(loaded.options.batch_size), []
     memory = api.llama_get_memory(loaded.context)
     for number in range(order.count):
         api.llama_memory_clear(memory, False)  # noqa: FBT003 - C functions have no names for it

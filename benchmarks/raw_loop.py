@@ -50,10 +50,10 @@ class Loop:
         self._loaded = loaded
         self._spec = spec
         self._prompts = [prompts(stream) for stream in range(spec.streams)]
-        self._batch = api.llama_batch_init(loaded.batch_size, 0, 1)
-        self._tokens = np.ctypeslib.as_array(self._batch.token, (loaded.batch_size,))
-        self._positions = np.ctypeslib.as_array(self._batch.pos, (loaded.batch_size,))
-        self._wanted = np.ctypeslib.as_array(self._batch.logits, (loaded.batch_size,))
+        self._batch = api.llama_batch_init(loaded.options.batch_size, 0, 1)
+        self._tokens = np.ctypeslib.as_array(self._batch.token, (loaded.options.batch_size,))
+        self._positions = np.ctypeslib.as_array(self._batch.pos, (loaded.options.batch_size,))
+        self._wanted = np.ctypeslib.as_array(self._batch.logits, (loaded.options.batch_size,))
         self._chains = [_chain(loaded, spec.temperature) for _ in range(spec.streams)]
 
     def round(self) -> int:

@@ -95,7 +95,7 @@ def prefill(model: Path, rounds: int) -> Iterator[Target]:
     numbers = itertools.count()
     with engine(model) as tested:
         loaded = tested._loaded  # noqa: SLF001 - the bare loop has the same context
-        batch, memory = Batch(loaded.batch_size), api.llama_get_memory(loaded.context)
+        batch, memory = Batch(loaded.options.batch_size), api.llama_get_memory(loaded.context)
 
         def ours() -> float:
             admit(tested, 1, prompt(LONG, next(numbers)))

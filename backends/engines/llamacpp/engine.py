@@ -55,10 +55,11 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
         self, loaded: LlamaModel, speculation: Speculation | None = None, pace: Pace = AT_EASE
     ) -> None:
         # A pool remembers more sequences than run: the last is the stage of what is put back.
-        staged = not loaded.split and loaded.slots > loaded.info.max_concurrent
-        slots = [Slot(index) for index in range(loaded.slots - staged)]
+        layout = loaded.layout
+        staged = not layout.split and layout.slots > loaded.info.max_concurrent
+        slots = [Slot(index) for index in range(layout.slots - staged)]
         stage = len(slots) if staged else None
-        self._cache = KvCache(loaded.context, split=loaded.split, stage=stage, piece=pace.piece)
+        self._cache = KvCache(loaded.context, split=layout.split, stage=stage, piece=pace.piece)
         super().__init__(
             slots,
             loaded.snapshot_bytes,
@@ -72,8 +73,8 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
         self._vocabulary = loaded.vocabulary
         self._encoder_thread = _encoder_thread(loaded)
         self._adapters: tuple[float, ...] = ()  # how strongly each counts in the coming passes
-        self._batch = Batch(loaded.batch_size, self._api)
-        moved = self._cache.copied(loaded.cells // loaded.slots) * loaded.cell_bytes
+        self._batch = Batch(loaded.options.batch_size, self._api)
+        moved = self._cache.copied(layout.cells // layout.slots) * loaded.cell_bytes
         self._spare = FEW + moved // COPIED
         self._threads = loaded.threads
         self._lost: set[int] = set()  # slots for which there was no memory
@@ -254,7 +255,9 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
 
     def _drafts(self, answering: Sequence[LlamaJob]) -> Mapping[int, StepDraft]:
         """What to verify behind their newest tokens, by key."""
-        if not self.info.drafts or (self._cache.slides and self._loaded.split and answering[1:]):
+        if not self.info.drafts or (
+            self._cache.slides and self._loaded.layout.split and answering[1:]
+        ):
             return {}  # see `KvCache.slides`
         # llama.cpp moves recurrent states until those of a pass stand side by side, but not the
         # earlier ones that it keeps of a pass (llama-memory-recurrent.cpp, find_slot): these would
@@ -455,7 +458,7 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
             return place(
                 running.known,
                 slots,
-                compact=self._loaded.split,
+                compact=self._loaded.layout.split,
                 spare=self._spare,
                 owner=running.job.cached_for,
                 adapters=self._adapters,
@@ -468,10 +471,10 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
     def _fits(self, running: LlamaJob) -> bool:
         """A shared pool must hold it beside the running jobs, with room for their next ones."""
         started = [other for other in self._running.values() if other.slot is not None]
-        if self._loaded.split or not started:
+        if self._loaded.layout.split or not started:
             return True
         taken = sum(len(other.tokens) + GROWTH for other in started)
-        return taken + len(running.tokens) + GROWTH <= self._loaded.cells
+        return taken + len(running.tokens) + GROWTH <= self._loaded.layout.cells
 
     def _longer(self, running: LlamaJob, keep: int) -> Found | Coming | None:
         """A job that names its slot finds what is there alone."""
@@ -487,7 +490,10 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
         idle = [one for one in self._slots if one.tokens and not one.busy]
         cells = sum(len(one.tokens) for one in idle)
         for slot in sorted(idle, key=lambda slot: slot.used):
-            if self._loaded.split or cells * self._loaded.cell_bytes <= IDLE * self.info.size_bytes:
+            if (
+                self._loaded.layout.split
+                or cells * self._loaded.cell_bytes <= IDLE * self.info.size_bytes
+            ):
                 return
             if slot.index not in staying and slot.owner is not None and not slot.named:
                 nearly = len(slot.tokens) - 2 * BLOCK
@@ -533,7 +539,7 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
         running.restoring = Restoring(found, filling, parted)
 
     def _yields(self, slot: Slot) -> bool:
-        return not self._loaded.split and self._empty_idle(besides=slot)
+        return not self._loaded.layout.split and self._empty_idle(besides=slot)
 
     def _adopt(self, running: LlamaJob, slot: Slot) -> int:
         restoring = running.restoring
@@ -648,16 +654,16 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
 
 def _speculation(loaded: LlamaModel, cache: KvCache) -> Speculation:
     """A pass over states has as many tokens of each sequence, as one over parts of a cache has."""
-    drafter, options = None, loaded.speculation
+    drafter, options = None, loaded.options.speculation
     if loaded.draft_model is not None:
         drafter = ModelDrafter(
             loaded.draft_model,
-            loaded.draft,
+            loaded.options.draft,
             loaded.vocabulary.size,
             measures=options.mode == "auto",
             most=cache.goes_back,
         )
-    even = loaded.split or cache.keeps_states
+    even = loaded.layout.split or cache.keeps_states
     return Speculation(options, even=even, drafter=drafter, most=cache.goes_back)
 
 

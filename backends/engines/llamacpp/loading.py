@@ -45,6 +45,7 @@ from backends.engines.llamacpp.layout import (
     CACHE_BITS,
     CACHE_TYPES,
     MOST_SLOTS,
+    Layout,
     cache_layout,
     context_length,
     keys_of_a_layer,
@@ -65,7 +66,7 @@ from backends.machine import devices, ggml
 from backends.machine.control_groups import main_memory
 from backends.machine.devices import own_name
 from backends.machine.prebuilt import ggml_version
-from config.engines import DraftOptions, LlamaCppOptions, SpeculationOptions
+from config.engines import LlamaCppOptions
 from config.values import Threads
 
 if TYPE_CHECKING:
@@ -203,19 +204,15 @@ class LoadedLlama(msgspec.Struct, frozen=True, kw_only=True):
 class LlamaModel(LoadedLlama, frozen=True, kw_only=True):
     """A model that writes."""
 
-    pictures: "MtmdEncoder | None"  # None: it reads text
-    slots: int
-    cells: int
+    options: LlamaCppOptions
+    layout: Layout
     cell_bytes: int  # of one cell at 16 bits, over all layers
     outputs: int  # rows of a batch whose logits may be wanted
-    split: bool  # each sequence has its own part of the cache
-    batch_size: int
-    micro_batch_size: int  # of them, rows of one pass over the graph
+    micro_batch_size: int  # rows of one pass over the graph
     snapshot_bytes: int  # that snapshots of sequences may take
-    speculation: SpeculationOptions
-    draft_model: LlamaDraftModel | None
-    draft: DraftOptions
-    adapters: tuple[api.llama_adapter_lora_p, ...]  # freed with the model
+    pictures: "MtmdEncoder | None" = None  # None: it reads text
+    draft_model: LlamaDraftModel | None = None
+    adapters: tuple[api.llama_adapter_lora_p, ...] = ()  # freed with the model
 
 
 def load(
@@ -295,26 +292,18 @@ def loaded(
     held: ExitStack,
 ) -> LlamaModel:
     """What an engine works with, by the options: text alone. Takes over what is `held`."""
-    layout = cache_layout(files, options)
     return LlamaModel(
         context=context,
         vocabulary=vocabulary,
-        pictures=None,
         info=info,
-        slots=layout.slots,
-        cells=layout.cells,
+        options=options,
+        layout=cache_layout(files, options),
         cell_bytes=files.cache_bytes_per_token,
         outputs=outputs(vocabulary.size, files, options),
-        split=layout.split,
-        batch_size=options.batch_size,
         micro_batch_size=min(options.micro_batch_size, options.batch_size),
         snapshot_bytes=snapshot_bytes(files, options),
-        speculation=options.speculation,
-        draft_model=None,
-        draft=options.draft,
         threads=step_threads(context, options),
         on_device=on_device(options),
-        adapters=(),
         held=held.pop_all(),
     )
 

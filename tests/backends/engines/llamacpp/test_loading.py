@@ -67,7 +67,7 @@ def test_the_first_pass_may_take_all_cells() -> None:
     options = LlamaCppOptions(gpu_layers=0, context_length=512, max_concurrent=1, cache_tokens=512)
     loaded = loading.load(catalog.recognise(bundled.GGUF), options, lambda _: True)
     try:
-        warm_up(loaded.context, at_once=loaded.cells)
-        warm_up(loaded.context, at_once=loaded.cells)
+        warm_up(loaded.context, at_once=loaded.layout.cells)
+        warm_up(loaded.context, at_once=loaded.layout.cells)
     finally:
         loaded.free()
