@@ -380,17 +380,14 @@ def _named_ends(folder: Path) -> Iterator[int]:
         yield from ids if isinstance(ids, list) else () if ids is None else (ids,)
 
 
-class _ByteLevel:
+_BYTE_OF: Mapping[str, int] = {spelled: byte for byte, spelled in enumerate(BYTES)}
+
+
+def _byte_level(spelled: str) -> bytes:
     """GPT-2's spelling, see `BYTES`."""
-
-    def __init__(self) -> None:
-        self._bytes: Mapping[str, int] = {spelled: byte for byte, spelled in enumerate(BYTES)}
-
-    def __call__(self, spelled: str) -> bytes:
-        known = self._bytes
-        if all(character in known for character in spelled):
-            return bytes(known[character] for character in spelled)
-        return spelled.encode()
+    if all(character in _BYTE_OF for character in spelled):
+        return bytes(_BYTE_OF[character] for character in spelled)
+    return spelled.encode()
 
 
 def _sentence_piece(spelled: str) -> bytes:
@@ -403,7 +400,7 @@ def _speller(description: Description) -> Callable[[str], bytes]:
     """By the decoder the tokenizer's file names, alone or in a sequence."""
     decoder = description.get("decoder") or {}
     kinds = {decoder.get("type")} | {part.get("type") for part in decoder.get("decoders", ())}
-    return _ByteLevel() if "ByteLevel" in kinds else _sentence_piece
+    return _byte_level if "ByteLevel" in kinds else _sentence_piece
 
 
 def tokenizer_of(info: ModelInfo) -> VocabularyTokenizer:

@@ -38,14 +38,8 @@ class TransformersDraftModel:
         began = self._clock()
         with in_our_words(), torch.inference_mode():
             self._make_room(max(piece.start + len(piece.tokens) for piece in pieces))
-            guesses = {piece.slot: self._guess(piece) for piece in pieces if len(pieces) == 1}
-            if not guesses:
-                guesses = self._together(pieces)
+            guesses = self._together(pieces)
         return DraftPass([guesses[piece.slot] for piece in pieces], self._clock() - began)
-
-    def _guess(self, piece: Piece) -> Guess:
-        logits = self._forward.run(piece.slot, [piece.tokens], [piece.start])
-        return _guessed(logits)[0]
 
     def _together(self, pieces: Sequence[Piece]) -> dict[int, Guess]:
         """Those of neighbouring rows in one pass."""

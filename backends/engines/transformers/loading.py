@@ -403,43 +403,30 @@ def _quantization(options: TransformersOptions) -> Any:
     )
 
 
-class _Counted:
-    """What transformers iterates over in place of its progress bar."""
-
-    def __init__(self, items: Collection[Any], progress: Step) -> None:
-        self._items = items
-        self._total = len(items)
-        self._progress = progress
-
-    def __iter__(self) -> Iterator[Any]:
-        for done, item in enumerate(self._items):
-            if not self._progress(done / self._total):
-                raise LoadAbandoned
-            yield item
-
-
-class _reporting:  # noqa: N801 - used as a function
+@contextmanager
+def _reporting(progress: Step) -> Iterator[None]:
     """While entered, transformers' loading of weights reports to `progress`, and can be abandoned
     there.
     """
 
-    def __init__(self, progress: Step) -> None:
-        self._progress = progress
+    def counted(items: Collection[Any]) -> Iterator[Any]:
+        """What transformers iterates over in place of its progress bar."""
+        for done, item in enumerate(items):
+            if not progress(done / len(items)):
+                raise LoadAbandoned
+            yield item
 
-    def __enter__(self) -> None:
-        _ONE_AT_A_TIME.acquire()
-        self._before = transformers_logging.set_tqdm_hook(self._hook)
-
-    def _hook(
-        self, factory: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]
-    ) -> Any:
+    def hook(factory: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         if named.get("desc") == "Loading weights" and arguments:
-            return _Counted(arguments[0], self._progress)
+            return counted(arguments[0])
         return factory(*arguments, **named)
 
-    def __exit__(self, *_: object) -> None:
-        transformers_logging.set_tqdm_hook(self._before)
-        _ONE_AT_A_TIME.release()
+    with _ONE_AT_A_TIME:
+        before = transformers_logging.set_tqdm_hook(hook)
+        try:
+            yield
+        finally:
+            transformers_logging.set_tqdm_hook(before)
 
 
 def _processor(files: ModelFiles, options: TransformersOptions, config: Any) -> Any:
