@@ -19,7 +19,7 @@ from backends.contract.errors import LoadFailed, UnsupportedModel
 from backends.contract.protocol import Ended, Generation
 from backends.engines.exllamav3 import loading
 from backends.engines.exllamav3.container import installed
-from backends.engines.exllamav3.files import DRAFTERS, HEADS, RINGS, SEES, STATES
+from backends.engines.exllamav3.files import KINDS, SEES, Kind
 from backends.engines.exllamav3.loading import ExLlamaV3Model
 from config.engines import DraftOptions, ExLlamaV3Options
 from tests.backends.batching import STORY
@@ -193,11 +193,11 @@ def test_what_we_say_of_its_classes_is_in_its_source() -> None:
 
     for name, found in ARCHITECTURES.items():
         model = found["model_class"]
-        drafts = written(model, '"attach_target": True')
-        assert (name in DRAFTERS) == drafts, name
-        assert (name in RINGS) == written(model, "SlidingAttention") or drafts, name
+        drafts, kind = written(model, '"attach_target": True'), KINDS.get(name, Kind())
+        assert kind.drafts == drafts, name
+        assert (kind.keeps == "rings") == written(model, "SlidingAttention") or drafts, name
         keeps = "GatedDeltaNet|Mamba2|ShortConv|DSV4"
-        assert (name in STATES) == written(model, keeps), name
-        if name in HEADS:
+        assert (kind.keeps == "states") == written(model, keeps), name
+        if kind.heads:
             assert written(found["config_class"], '"mtp"'), name
-    assert (RINGS | STATES | DRAFTERS | HEADS.keys() | SEES) <= ARCHITECTURES.keys()
+    assert (KINDS.keys() | SEES) <= ARCHITECTURES.keys()

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -52,9 +53,7 @@ def recognise(path: Path) -> ModelFiles | None:
     if files is None:
         return None
     config = _config(path)
-    if model_folder.of_class(config, DRAFTERS):
-        return None
-    return with_states(files, config)
+    return None if kind_of(config).drafts else with_states(files, config)
 
 
 def _config(folder: Path) -> Fields:
@@ -127,7 +126,7 @@ def _recognise_draft(path: Path) -> ModelFiles | None:
         return files
     config, weights = _config(path), model_folder.weights(path)
     format_ = FORMATS.get(model_folder.quantization(config))
-    if not weights or format_ is None or not model_folder.of_class(config, DRAFTERS):
+    if not weights or format_ is None or not kind_of(config).drafts:
         return None
     described = model_folder.described(
         path, config, weights, backend="exllamav3", format_=format_, kind="draft"
@@ -139,7 +138,7 @@ def _drafted(files: ModelFiles, options: ExLlamaV3Options) -> int:
     """How many tokens are drafted at a time."""
     chosen = shared.drafts(options)
     if chosen.heads:
-        return shared.drafted(options, drafted_with_heads(_config(files.path)))
+        return shared.drafted(options, kind_of(_config(files.path)).heads or DRAFTED)
     if chosen.model:
         guess = draft(files, options)
         assert guess is not None
@@ -290,69 +289,54 @@ SEES = frozenset(
         *("Qwen3VLMoe", "Qwen3_5", "Qwen3_5Moe"),
     )
 )
-# Whose sliding windows are rings of each sequence's own, and take no pages of the cache.
-RINGS = frozenset(
-    {
-        "AfmoeForCausalLM",
-        "DFlash2DraftModel",
-        "DFlashDraftModel",
-        "Gemma4ForConditionalGeneration",
-        "Gemma4UnifiedForConditionalGeneration",
-        "GptOssForCausalLM",
-        "LagunaForCausalLM",
-        "MiMoV2ForCausalLM",
-        "MuseGlimmerAssistantModel",
-        "MuseGlimmerForConditionalGeneration",
-        "Spark2_5ForCausalLM",
-        "Step3p5ForCausalLM",
-        "Step3p7ForConditionalGeneration",
-    }
-)
-# Whose recurrent layers keep a state of each sequence.
-STATES = frozenset(
-    {
-        "BailingMoeV3ForCausalLM",
-        "DeepseekV4ForCausalLM",
-        "Glm5NextForConditionalGeneration",
-        "KimiLinearForCausalLM",
-        "Lfm2ForCausalLM",
-        "Lfm2MoeForCausalLM",
-        "Lfm2VlForConditionalGeneration",
-        "NemotronHForCausalLM",
-        "NemotronH_Omni_Reasoning_V3",
-        "OlmoHybridForCausalLM",
-        "Qwen3NextForCausalLM",
-        "Qwen3_5ForCausalLM",
-        "Qwen3_5ForConditionalGeneration",
-        "Qwen3_5MoeForCausalLM",
-        "Qwen3_5MoeForConditionalGeneration",
-        "Qwen4ExpForConditionalGeneration",
-    }
-)
-# Draft models that read another model's inner states, and are none by themselves.
-DRAFTERS = frozenset(
-    {
-        "DFlash2DraftModel",
-        "DFlashDraftModel",
-        "DFlashLagunaForCausalLM",
-        "Gemma4AssistantForCausalLM",
-        "MuseGlimmerAssistantModel",
-    }
-)
-# Classes with heads for several tokens ahead, and how many tokens exllamav3 drafts with them.
-HEADS = {
-    "BailingMoeV3ForCausalLM": 1,
-    "DeepseekV4ForCausalLM": 4,
-    "Glm4MoeLiteForCausalLM": 2,
-    "Glm5NextForConditionalGeneration": 3,
-    "GlmMoeDsaForCausalLM": 2,
-    "HYV3ForCausalLM": 2,
-    "MiMoV2ForCausalLM": 1,
-    "NemotronHForCausalLM": 2,
-    "NemotronH_Omni_Reasoning_V3": 2,
-    "Qwen3_5ForConditionalGeneration": 4,
-    "Qwen3_5MoeForConditionalGeneration": 4,
-    "Qwen4ExpForConditionalGeneration": 4,
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """Of a class of models: what each sequence keeps besides its pages of the cache, rings for
+    sliding windows or the states of recurrent layers; whether it only drafts, since it reads another
+    model's inner states; how many tokens are drafted with heads of its own.
+    """
+
+    keeps: Literal["", "rings", "states"] = ""
+    drafts: bool = False
+    heads: int = 0
+
+
+KINDS: Mapping[str, Kind] = {
+    "AfmoeForCausalLM": Kind("rings"),
+    "BailingMoeV3ForCausalLM": Kind("states", heads=1),
+    "DFlash2DraftModel": Kind("rings", drafts=True),
+    "DFlashDraftModel": Kind("rings", drafts=True),
+    "DFlashLagunaForCausalLM": Kind(drafts=True),
+    "DeepseekV4ForCausalLM": Kind("states", heads=4),
+    "Gemma4AssistantForCausalLM": Kind(drafts=True),
+    "Gemma4ForConditionalGeneration": Kind("rings"),
+    "Gemma4UnifiedForConditionalGeneration": Kind("rings"),
+    "Glm4MoeLiteForCausalLM": Kind(heads=2),
+    "Glm5NextForConditionalGeneration": Kind("states", heads=3),
+    "GlmMoeDsaForCausalLM": Kind(heads=2),
+    "GptOssForCausalLM": Kind("rings"),
+    "HYV3ForCausalLM": Kind(heads=2),
+    "KimiLinearForCausalLM": Kind("states"),
+    "LagunaForCausalLM": Kind("rings"),
+    "Lfm2ForCausalLM": Kind("states"),
+    "Lfm2MoeForCausalLM": Kind("states"),
+    "Lfm2VlForConditionalGeneration": Kind("states"),
+    "MiMoV2ForCausalLM": Kind("rings", heads=1),
+    "MuseGlimmerAssistantModel": Kind("rings", drafts=True),
+    "MuseGlimmerForConditionalGeneration": Kind("rings"),
+    "NemotronHForCausalLM": Kind("states", heads=2),
+    "NemotronH_Omni_Reasoning_V3": Kind("states", heads=2),
+    "OlmoHybridForCausalLM": Kind("states"),
+    "Qwen3NextForCausalLM": Kind("states"),
+    "Qwen3_5ForCausalLM": Kind("states"),
+    "Qwen3_5ForConditionalGeneration": Kind("states", heads=4),
+    "Qwen3_5MoeForCausalLM": Kind("states"),
+    "Qwen3_5MoeForConditionalGeneration": Kind("states", heads=4),
+    "Qwen4ExpForConditionalGeneration": Kind("states", heads=4),
+    "Spark2_5ForCausalLM": Kind("rings"),
+    "Step3p5ForCausalLM": Kind("rings"),
+    "Step3p7ForConditionalGeneration": Kind("rings"),
 }
 COUNTS_OF_HEADS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "mtp_num_layers")
 ATTENDS = ("full_attention", "attention", "sliding_attention", "chunked_attention")
@@ -361,17 +345,23 @@ RING_SPARE = 2 * shared.PAGE  # tokens that a ring holds beyond its window (modu
 ROWS = 2  # of a recurrent state for each sequence (modules/gated_delta_net.py, GDNLayerState)
 
 
+def kind_of(config: Fields) -> Kind:
+    """Of the model's class."""
+    names = config.get("architectures") or ()
+    return next((KINDS[name] for name in names if name in KINDS), Kind())
+
+
 def with_states(files: ModelFiles, config: Fields) -> ModelFiles:
     """`files` with what each sequence keeps besides its pages of the cache."""
-    text = model_folder.text_config(config)
-    if model_folder.of_class(config, RINGS):
+    text, keeps = model_folder.text_config(config), kind_of(config).keeps
+    if keeps == "rings":
         sliding = _share_that_slides(text)
         return msgspec.structs.replace(
             files,
             window=number(text, "sliding_window"),
             sliding_bytes_per_token=int(files.cache_bytes_per_token * sliding),
         )
-    if model_folder.of_class(config, STATES):
+    if keeps == "states":
         return msgspec.structs.replace(
             files, state_bytes=state_bytes(text), recurrent_layers=_recurrent_layers(text)
         )
@@ -421,9 +411,8 @@ def drafted_by(config: Fields) -> int:
 
 def heads_of(config: Fields) -> int:
     """How many heads for tokens ahead the model has; 0: none that exllamav3 can use."""
-    if not model_folder.of_class(config, HEADS):
-        return 0
-    return first_number(model_folder.text_config(config), COUNTS_OF_HEADS, 0)
+    text = model_folder.text_config(config)
+    return first_number(text, COUNTS_OF_HEADS, 0) if kind_of(config).heads else 0
 
 
 def cache_bytes_of_heads(config: Fields) -> int:
@@ -432,12 +421,6 @@ def cache_bytes_of_heads(config: Fields) -> int:
     return model_folder.cache_bytes(
         {**text, "layer_types": None, "num_hidden_layers": heads_of(config)}
     )
-
-
-def drafted_with_heads(config: Fields) -> int:
-    """How many tokens are drafted with them."""
-    names = config.get("architectures") or ()
-    return max((HEADS[name] for name in names if name in HEADS), default=DRAFTED)
 
 
 vocabulary = model_folder.vocabulary
