@@ -204,10 +204,14 @@ def recognise(
     path: Path,
     backend: str,
     format_of: Callable[[str | None], str | None],
-    sees: Callable[[Path, Fields], bool],
+    *,
+    seeing: Collection[str] | None = None,
+    prepared: Sequence[str] = (PREPROCESSOR, PROCESSOR),
 ) -> ModelFiles | None:
     """The folder as a model of `backend`, if it has a `config.json` of a text generating model,
-    safetensors, and a quantization (None: none) for which `format_of` knows a format.
+    safetensors, and a quantization (None: none) for which `format_of` knows a format. `seeing`: the
+    classes whose vision part the backend has, None: all; `prepared`: the files that may say how
+    pictures are made ready for it.
 
     Raises LoadFailed for a broken folder, UnsupportedModel for one that has only pickled weights
     or an encoder before its decoder.
@@ -228,7 +232,9 @@ def recognise(
         )
     if not (files := weights(path)):
         return None
-    seen: tuple[Modality, ...] = ("text", "image") if sees(path, config) else ("text",)
+    sees = "vision_config" in config and (seeing is None or of_class(config, seeing))
+    sees = sees and any((path / name).is_file() for name in prepared)
+    seen: tuple[Modality, ...] = ("text", "image") if sees else ("text",)
     return msgspec.structs.replace(
         described(path, config, files, backend=backend, format_=format_, kind=kind), modalities=seen
     )
@@ -258,13 +264,6 @@ def described(
         activation_bytes=activation_bytes(text),
         generation_defaults=generation_defaults(path),
     )
-
-
-def encodes_images(folder: Path, config: Fields, prepared: Collection[str]) -> bool:
-    """Whether the model has a vision part and one of the files `prepared`, which say how pictures
-    are made ready for it.
-    """
-    return "vision_config" in config and any((folder / name).is_file() for name in prepared)
 
 
 def of_class(config: Fields, names: Collection[str]) -> bool:

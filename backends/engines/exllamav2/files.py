@@ -29,7 +29,6 @@ from backends.engines import model_folder
 from backends.engines.exllama import files as shared
 from backends.engines.exllama.files import PagedCacheSize
 from backends.engines.exllamav2.model_config import ignored_window
-from backends.engines.model_folder import Fields
 from config.engines import ExLlamaV2Options
 
 SUFFIX = None  # folders
@@ -47,7 +46,8 @@ CACHE_SHARE = {"fp16": 1.0, "q8": 8.5 / 16, "q6": 6.5 / 16, "q4": 4.5 / 16}
 
 def recognise(path: Path) -> ModelFiles | None:
     """See `model_folder.recognise`. A context ends where a window that exllamav2 ignores does."""
-    files = model_folder.recognise(path, "exllamav2", FORMATS.get, _sees)
+    prepared = (model_folder.PREPROCESSOR,)
+    files = model_folder.recognise(path, "exllamav2", FORMATS.get, seeing=SEES, prepared=prepared)
     if files is None or (window := _window(path)) is None:
         return files
     length = min(files.context_length, window)
@@ -56,11 +56,6 @@ def recognise(path: Path) -> ModelFiles | None:
 
 def _window(folder: Path) -> int | None:
     return ignored_window(model_folder.read_json(folder / "config.json"))
-
-
-def _sees(folder: Path, config: Fields) -> bool:
-    prepared = model_folder.encodes_images(folder, config, (model_folder.PREPROCESSOR,))
-    return prepared and model_folder.of_class(config, SEES)
 
 
 def cache_size(files: ModelFiles, options: ExLlamaV2Options) -> PagedCacheSize:

@@ -49,7 +49,7 @@ COUNTS_OF_EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts")
 
 def recognise(path: Path) -> ModelFiles | None:
     """See `model_folder.recognise`. A model that can only draft for others is none."""
-    files = model_folder.recognise(path, "exllamav3", FORMATS.get, _sees)
+    files = model_folder.recognise(path, "exllamav3", FORMATS.get, seeing=SEES)
     if files is None:
         return None
     config = _config(path)
@@ -58,13 +58,6 @@ def recognise(path: Path) -> ModelFiles | None:
 
 def _config(folder: Path) -> Fields:
     return model_folder.read_json(folder / "config.json")
-
-
-def _sees(folder: Path, config: Fields) -> bool:
-    prepared = model_folder.encodes_images(
-        folder, config, (model_folder.PREPROCESSOR, model_folder.PROCESSOR)
-    )
-    return prepared and model_folder.of_class(config, SEES)
 
 
 def cache_bits(cache_type: str) -> tuple[int, int] | None:
@@ -293,8 +286,8 @@ SEES = frozenset(
 
 class Kind(msgspec.Struct, frozen=True):
     """Of a class of models: what each sequence keeps besides its pages of the cache, rings for
-    sliding windows or the states of recurrent layers; whether it only drafts, since it reads another
-    model's inner states; how many tokens are drafted with heads of its own.
+    sliding windows or the states of recurrent layers; whether it only drafts, since it reads the
+    inner states of another; how many tokens are drafted with heads of its own.
     """
 
     keeps: Literal["", "rings", "states"] = ""

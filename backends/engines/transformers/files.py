@@ -143,17 +143,11 @@ def recognise(path: Path) -> ModelFiles | None:
 
     Raises LoadFailed for a broken folder, UnsupportedModel for one that has only pickled weights.
     """
-    return recognise_encoder(path) or model_folder.recognise(path, "transformers", _format, _sees)
+    return recognise_encoder(path) or model_folder.recognise(path, "transformers", _format)
 
 
 def _format(quantization: str | None) -> str | None:
     return None if quantization in OTHERS else "safetensors"
-
-
-def _sees(folder: Path, config: model_folder.Fields) -> bool:
-    return model_folder.encodes_images(
-        folder, config, (model_folder.PREPROCESSOR, model_folder.PROCESSOR)
-    )
 
 
 def cache_size(files: ModelFiles, options: TransformersOptions) -> CacheSize:
