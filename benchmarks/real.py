@@ -315,16 +315,15 @@ def swap(model: Path, rounds: int) -> Iterator[Target]:
 
     def bare() -> float:
         began = time.process_time()
-        loaded = loading.load_model(files, options(), lambda _: True)
-        context = loading.make_context(loaded, files, options(), files.vocab_size)
-        batch = Batch(512)
-        batch.chunk(list(prompt(SHORT, 1)), 0, 0, last=True)
-        for place in range(8):
-            api.llama_decode(context, batch.ready())
-            batch.clear()
-            batch.chunk([300 + place], SHORT + place, 0, last=True)
-        api.llama_free(context)
-        api.llama_model_free(loaded)
+        with ExitStack() as held:
+            under_way = loading.Loading(files, options(), lambda _: True, held)
+            context = under_way.context(under_way.weights(), files.vocab_size)
+            batch = Batch(512)
+            batch.chunk(list(prompt(SHORT, 1)), 0, 0, last=True)
+            for place in range(8):
+                api.llama_decode(context, batch.ready())
+                batch.clear()
+                batch.chunk([300 + place], SHORT + place, 0, last=True)
         return time.process_time() - began
 
     ours()  # the file's first load looks at its tokens

@@ -176,7 +176,7 @@ def joined(one: Placement, other: Placement, part: float) -> Placement:
     }
 
 
-def placed(options: ExLlamaOptions, placement: Placement, cards: Cards) -> ExLlamaOptions:
+def placed(options: Options, placement: Placement, cards: Cards) -> Options:
     """With all of a card for it, and nothing of the others. Left alone, both libraries fill one
     card after the other.
     """

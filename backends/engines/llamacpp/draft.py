@@ -15,6 +15,7 @@ from backends.contract.protocol import MemoryNeed
 from backends.engines.draft_model import DraftPass, Guess, Piece, check_vocabularies
 from backends.engines.llamacpp.batch import Batch
 from backends.engines.llamacpp.kv_cache import KvCache
+from backends.engines.llamacpp.layout import Layout
 from backends.engines.llamacpp.library import Context, api
 from backends.engines.llamacpp.vocabulary import LlamaVocabulary
 from backends.engines.threads import StepThreads
@@ -29,18 +30,18 @@ class LlamaDraftModel:
         self,
         context: Context,
         vocabulary: int,
-        slots: int,
+        layout: Layout,
         length: int,
         batch: int,
         threads: StepThreads,
-        *,
-        split: bool,
+        memory: MemoryNeed | None,
     ) -> None:
-        self.slots, self.length, self.batch = slots, length, batch
-        self.memory: MemoryNeed | None = None  # that it took, by llama.cpp's log
+        """`memory`: that it took, by llama.cpp's log."""
+        self.slots, self.length, self.batch = layout.slots, length, batch
+        self.memory = memory
         self._context = context
         self.vocabulary = vocabulary
-        self._cache = KvCache(context, split=split)
+        self._cache = KvCache(context, split=layout.split)
         self._batch = Batch(batch, context.api)
         self._threads = threads
 

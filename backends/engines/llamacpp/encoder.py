@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from backends.contract.catalog import ModelFiles
 from backends.contract.encoder import EncoderInput
-from backends.contract.errors import GenerationFailed, OutOfMemory
+from backends.contract.errors import GenerationFailed
 from backends.contract.protocol import ModelInfo, Reading, Vectors
 from backends.engines.encoder_driver import Pass
 from backends.engines.llamacpp import loading
@@ -31,7 +31,6 @@ from backends.engines.llamacpp.memory import (
     text_length,
 )
 from backends.engines.llamacpp.vocabulary import LlamaVocabulary, text_of
-from backends.engines.threads import most
 from backends.engines.tokenizing import known_info
 from config.engines import LlamaCppOptions
 
@@ -54,12 +53,10 @@ def load(
     """
     loading.listen()
     with ExitStack() as undone:
-        model = loading.load_model(files, options, progress)
-        undone.callback(api.llama_model_free, model)
-        vocabulary = LlamaVocabulary(model, files.path)
-        undone.callback(vocabulary.close)
-        context = _make_context(model, files, options)
-        undone.callback(api.llama_free, context)
+        under_way = loading.Loading(files, options, progress, undone)
+        model = under_way.weights()
+        vocabulary = under_way.vocabulary(model)
+        context = _make_context(model, under_way)
         if loading.on_device(options):
             loading.warm_up(context, at_once=options.micro_batch_size)
         ranks = api.llama_pooling_type(context) == RANK
@@ -79,7 +76,8 @@ def load(
         )
 
 
-def _make_context(model: api.llama_model_p, files: ModelFiles, options: LlamaCppOptions) -> Context:
+def _make_context(model: api.llama_model_p, under_way: loading.Loading) -> Context:
+    files, options = under_way.files, under_way.options
     tokens = pass_length(files, options)
     own = text_of(model, f"{files.architecture}.pooling_type".encode())
     bare = files.architecture in ENCODERS and own not in map(str, POOLINGS.values())
@@ -91,15 +89,7 @@ def _make_context(model: api.llama_model_p, files: ModelFiles, options: LlamaCpp
     params.n_ctx = params.n_batch = params.n_ubatch = tokens
     params.n_seq_max = MOST_ROWS
     params.kv_unified = True
-    params.n_threads = params.n_threads_batch = most(loading.batch_threads(options))
-    params.flash_attn_type = loading.FLASH_ATTENTION[options.flash_attention]
-    params.rope_freq_base = options.rope_freq_base or 0.0
-    params.rope_freq_scale = options.rope_freq_scale or 0.0
-    context = api.llama_init_from_model(model, params)
-    if not context:
-        text = f"not enough memory for passes of {tokens} tokens: {loading.last_errors()}"
-        raise OutOfMemory(text)
-    return Context(api, context)
+    return under_way.context_of(model, params, f"passes of {tokens} tokens")
 
 
 def _info(

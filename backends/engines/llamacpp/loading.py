@@ -215,6 +215,151 @@ class LlamaModel(LoadedLlama, frozen=True, kw_only=True):
     adapters: tuple[api.llama_adapter_lora_p, ...] = ()  # freed with the model
 
 
+class Loading(msgspec.Struct, frozen=True):
+    """A load under way: `progress` gets 0.0 to 1.0, and abandons it by returning False; `held`
+    gives back what is there so far.
+    """
+
+    files: ModelFiles
+    options: LlamaCppOptions
+    progress: Callable[[float], bool]
+    held: ExitStack
+
+    def weights(self) -> api.llama_model_p:
+        """Raises LoadFailed."""
+        files, options = self.files, self.options
+        _warn_unheeded(options)
+        if options.mmap:
+            warn_of_writers(files)
+        params = api.llama_model_default_params()
+        params.n_gpu_layers = layers_on_cards(options)
+        place(params, without_experts(files, options, ggml.here().main_memory()))
+        params.load_mode = (
+            options.mmap * api.LLAMA_LOAD_MODE_MMAP + options.mlock * api.LLAMA_LOAD_MODE_MLOCK
+        )
+        params.use_extra_bufts = files.repacked
+        if not files.repacked:
+            log.warning(
+                "llama.cpp was compiled by a GCC that breaks AMX: quantized weights go without"
+            )
+        _spread(params, options)
+        callback = api.llama_progress_callback(lambda done, _data: self.progress(done))
+        params.progress_callback = callback
+        model = api.llama_model_load_from_file(str(files.path).encode(), params)
+        if not model:
+            reason = last_errors()
+            kind = OutOfMemory if "unable to allocate" in reason else LoadFailed
+            raise kind(f"llama.cpp can't load {files.path.name}: {reason}")
+        self.held.callback(api.llama_model_free, model)
+        return model
+
+    def vocabulary(self, model: api.llama_model_p) -> LlamaVocabulary:
+        vocabulary = LlamaVocabulary(model, self.files.path)
+        self.held.callback(vocabulary.close)
+        return vocabulary
+
+    def context(
+        self, model: api.llama_model_p, vocabulary_size: int, *, whole_window: bool = False
+    ) -> Context:
+        """Of a model that writes. `whole_window`: cells that a sliding window has left stay, so
+        that it can be cut anywhere.
+        """
+        files, options = self.files, self.options
+        layout = cache_layout(files, options)
+        params = api.llama_context_default_params()
+        params.n_ctx = layout.cells
+        params.n_seq_max = layout.slots
+        params.n_rs_seq = states_back(files, options)
+        params.n_outputs_max = outputs(vocabulary_size, files, options)  # more of them abort
+        params.kv_unified = not layout.split
+        params.swa_full = whole_window
+        params.n_batch = options.batch_size
+        params.n_ubatch = min(options.micro_batch_size, options.batch_size)
+        params.type_k = CACHE_TYPES[options.cache_type_k]
+        params.type_v = CACHE_TYPES[options.cache_type_v]
+        return self.context_of(model, params, f"the KV cache of {layout.cells} tokens")
+
+    def context_of(self, model: api.llama_model_p, params: Any, what: str) -> Context:
+        """With `params`, and those that all models have. Raises OutOfMemory, which says for `what`
+        there is not enough.
+        """
+        options = self.options
+        params.n_threads = most(options.threads)  # until the first step
+        params.n_threads_batch = most(batch_threads(options))
+        params.flash_attn_type = FLASH_ATTENTION[options.flash_attention]
+        params.rope_freq_base = options.rope_freq_base or 0.0
+        params.rope_freq_scale = options.rope_freq_scale or 0.0
+        context = api.llama_init_from_model(model, params)
+        if not context:
+            raise OutOfMemory(f"not enough memory for {what}: {last_errors()}")
+        self.held.callback(api.llama_free, context)
+        return Context(api, context)
+
+    def drafter(self, target: LlamaVocabulary) -> LlamaDraftModel | None:
+        """The draft model, for a model with this vocabulary. Raises LoadFailed."""
+        if (files := draft(self.files, self.options)) is None:
+            return None
+        options = draft_options(files, self.options)
+        listen()
+        loading = Loading(files, options, self.progress, self.held)
+        model = loading.weights()
+        vocabulary = loading.vocabulary(model)
+        check_drafter(files, model, vocabulary, target)
+        context, layout = (
+            loading.context(model, vocabulary.size, whole_window=True),
+            cache_layout(files, options),
+        )
+        length = options.context_length or layout.cells
+        return LlamaDraftModel(
+            context,
+            vocabulary.size,
+            layout,
+            layout.cells // layout.slots if layout.split else length,
+            options.batch_size,
+            step_threads(context, options),
+            memory_taken(files),
+        )
+
+    def pictures(
+        self, model: api.llama_model_p, vocabulary: LlamaVocabulary
+    ) -> "MtmdEncoder | None":
+        """The image encoder. It takes a second to import and is not in every build. Raises
+        LoadFailed, or BackendMissing.
+        """
+        path, options = self.files.projector, self.options
+        if path is None:
+            return None
+        try:
+            from llama_cpp import mtmd_cpp as mtmd  # noqa: PLC0415
+
+            from backends.engines.llamacpp.pictures import MtmdEncoder  # noqa: PLC0415
+        except (ImportError, OSError, RuntimeError) as error:
+            raise BackendMissing(
+                f"this build of llama-cpp-python doesn't support images ({error}); `vision: false` "
+                "loads the model for text"
+            ) from error
+        mtmd.mtmd_helper_log_set(LISTENER, None)  # sets mtmd's own with it
+        params = mtmd.mtmd_context_params_default()
+        params.use_gpu = on_device(options)
+        if params.use_gpu and (cards := parts_of_cards(options, list(devices.of_llamacpp()))):
+            params.device = _handle(next(iter(cards)))  # where the model begins
+        params.print_timings = False
+        params.n_threads = most(batch_threads(options))
+        params.flash_attn_type = FLASH_ATTENTION[options.flash_attention]
+        callback = mtmd.mtmd_progress_callback(lambda _done, _data: self.progress(1.0))
+        params.progress_callback = callback
+        pointer = mtmd.mtmd_init_from_file(str(path).encode(), model, params)
+        if not pointer:
+            raise LoadFailed(
+                f"the projector {path.name} can't be loaded: {last_errors()}; "
+                "`vision: false` loads the model for text"
+            )
+        at_once = min(options.micro_batch_size, options.batch_size)
+        made = MtmdEncoder(pointer, vocabulary, at_once=at_once, batch_size=options.batch_size)
+        self.held.callback(made.free)
+        return made
+
+
 def load(
     files: ModelFiles, options: LlamaCppOptions, progress: Callable[[float], bool]
 ) -> LlamaModel:
@@ -228,59 +373,21 @@ def load(
     refuse_the_impossible(files, options)
     _say_undrafted(files, options)
     with ExitStack() as undone:
-        model = load_model(files, options, progress)
-        undone.callback(api.llama_model_free, model)
-        vocabulary = LlamaVocabulary(model, files.path)
-        undone.callback(vocabulary.close)
+        loading = Loading(files, options, progress, undone)
+        model = loading.weights()
+        vocabulary = loading.vocabulary(model)
         loras = _load_adapters(model, options)  # before the context, whose graph has them
-        context = make_context(model, files, options, vocabulary.size)
-        undone.callback(api.llama_free, context)
-        pictures = None
-        if files.projector is not None:
-            pictures = _open_projector(files.projector, model, vocabulary, options, progress)
-            undone.callback(pictures.free)
-        info, drafter = info_of(vocabulary, files, options, pictures), None
-        if (drafting := draft(files, options)) is not None:
-            drafter = _load_draft(drafting, options, vocabulary, undone, progress)
-            info = _with_draft(info, drafter.memory)
+        context = loading.context(model, vocabulary.size)
+        pictures = loading.pictures(model, vocabulary)
+        info = info_of(vocabulary, files, options, pictures)
+        drafter = loading.drafter(vocabulary)
+        if drafter is not None and info.memory is not None:
+            info = msgspec.structs.replace(info, memory=info.memory.plus(drafter.memory))
         if on_device(options):
             layout = cache_layout(files, options)
             warm_up(context, at_once=min(options.micro_batch_size, layout.cells // layout.slots))
         made = loaded(files, options, context, vocabulary, info, undone)
         return msgspec.structs.replace(made, pictures=pictures, draft_model=drafter, adapters=loras)
-
-
-def _load_draft(
-    files: ModelFiles,
-    options: LlamaCppOptions,
-    target: LlamaVocabulary,
-    held: ExitStack,
-    progress: Callable[[float], bool],
-) -> LlamaDraftModel:
-    """The draft model in `files`, for a model with these options and this vocabulary. `held` gives
-    it back. Raises LoadFailed.
-    """
-    options = draft_options(files, options)
-    listen()
-    model = load_model(files, options, progress)
-    held.callback(api.llama_model_free, model)
-    vocabulary = LlamaVocabulary(model, files.path)
-    held.callback(vocabulary.close)
-    check_drafter(files, model, vocabulary, target)
-    context = make_context(model, files, options, vocabulary.size, whole_window=True)
-    held.callback(api.llama_free, context)
-    layout = cache_layout(files, options)
-    made = LlamaDraftModel(
-        context,
-        vocabulary.size,
-        layout.slots,
-        layout.cells // layout.slots if layout.split else options.context_length or layout.cells,
-        options.batch_size,
-        step_threads(context, options),
-        split=layout.split,
-    )
-    made.memory = memory_taken(files)
-    return made
 
 
 def loaded(
@@ -344,33 +451,6 @@ def refuse_the_impossible(files: ModelFiles, options: LlamaCppOptions) -> None:
                 f"tokens the keys of a layer are {size:,} bytes, more than {card} allows in one "
                 "buffer"
             )
-
-
-def load_model(
-    files: ModelFiles, options: LlamaCppOptions, progress: Callable[[float], bool]
-) -> api.llama_model_p:
-    """The weights. Raises LoadFailed."""
-    _warn_unheeded(options)
-    if options.mmap:
-        warn_of_writers(files)
-    params = api.llama_model_default_params()
-    params.n_gpu_layers = layers_on_cards(options)
-    place(params, without_experts(files, options, ggml.here().main_memory()))
-    params.load_mode = (
-        options.mmap * api.LLAMA_LOAD_MODE_MMAP + options.mlock * api.LLAMA_LOAD_MODE_MLOCK
-    )
-    params.use_extra_bufts = files.repacked
-    if not files.repacked:
-        log.warning("llama.cpp was compiled by a GCC that breaks AMX: quantized weights go without")
-    _spread(params, options)
-    callback = api.llama_progress_callback(lambda done, _data: progress(done))
-    params.progress_callback = callback
-    model = api.llama_model_load_from_file(str(files.path).encode(), params)
-    if not model:
-        reason = last_errors()
-        kind = OutOfMemory if "unable to allocate" in reason else LoadFailed
-        raise kind(f"llama.cpp can't load {files.path.name}: {reason}")
-    return model
 
 
 def _load_adapters(
@@ -503,40 +583,6 @@ def parts_of_cards(options: LlamaCppOptions, cards: Sequence[str]) -> Mapping[st
     return dict.fromkeys(cards[options.main_gpu :][:1] or cards[-1:], 1.0)
 
 
-def make_context(
-    model: api.llama_model_p,
-    files: ModelFiles,
-    options: LlamaCppOptions,
-    vocabulary_size: int,
-    *,
-    whole_window: bool = False,
-) -> Context:
-    """`whole_window`: cells that a sliding window has left stay, so that it can be cut anywhere."""
-    layout = cache_layout(files, options)
-    params = api.llama_context_default_params()
-    params.n_ctx = layout.cells
-    params.n_seq_max = layout.slots
-    params.n_rs_seq = states_back(files, options)
-    params.n_outputs_max = outputs(vocabulary_size, files, options)  # more of them abort
-    params.kv_unified = not layout.split
-    params.swa_full = whole_window
-    params.n_batch = options.batch_size
-    params.n_ubatch = min(options.micro_batch_size, options.batch_size)
-    params.n_threads = most(options.threads)  # until the first step
-    params.n_threads_batch = most(batch_threads(options))
-    params.type_k = CACHE_TYPES[options.cache_type_k]
-    params.type_v = CACHE_TYPES[options.cache_type_v]
-    params.flash_attn_type = FLASH_ATTENTION[options.flash_attention]
-    params.rope_freq_base = options.rope_freq_base or 0.0
-    params.rope_freq_scale = options.rope_freq_scale or 0.0
-    context = api.llama_init_from_model(model, params)
-    if not context:
-        raise OutOfMemory(
-            f"not enough memory for the KV cache of {layout.cells} tokens: {last_errors()}"
-        )
-    return Context(api, context)
-
-
 def warm_up(context: Context, *, at_once: int) -> None:
     """Compute a prompt of `at_once` tokens and one token more, and forget them. A device compiles
     its kernels and takes their buffers when it meets them first, which belongs to the load; no
@@ -572,45 +618,6 @@ def step_threads(context: Context, options: LlamaCppOptions) -> StepThreads:
     return StepThreads(options.threads, batch, use, beside=on_device(options))
 
 
-def _open_projector(
-    path: Path,
-    model: api.llama_model_p,
-    vocabulary: LlamaVocabulary,
-    options: LlamaCppOptions,
-    progress: Callable[[float], bool],
-) -> "MtmdEncoder":
-    """The image encoder. It takes a second to import and is not in every build. Raises LoadFailed,
-    or BackendMissing.
-    """
-    try:
-        from llama_cpp import mtmd_cpp as mtmd  # noqa: PLC0415
-
-        from backends.engines.llamacpp.pictures import MtmdEncoder  # noqa: PLC0415
-    except (ImportError, OSError, RuntimeError) as error:
-        raise BackendMissing(
-            f"this build of llama-cpp-python doesn't support images ({error}); `vision: false` "
-            "loads the model for text"
-        ) from error
-    mtmd.mtmd_helper_log_set(LISTENER, None)  # sets mtmd's own with it
-    params = mtmd.mtmd_context_params_default()
-    params.use_gpu = on_device(options)
-    if params.use_gpu and (cards := parts_of_cards(options, list(devices.of_llamacpp()))):
-        params.device = _handle(next(iter(cards)))  # where the model begins
-    params.print_timings = False
-    params.n_threads = most(batch_threads(options))
-    params.flash_attn_type = FLASH_ATTENTION[options.flash_attention]
-    callback = mtmd.mtmd_progress_callback(lambda _done, _data: progress(1.0))
-    params.progress_callback = callback
-    pointer = mtmd.mtmd_init_from_file(str(path).encode(), model, params)
-    if not pointer:
-        raise LoadFailed(
-            f"the projector {path.name} can't be loaded: {last_errors()}; "
-            "`vision: false` loads the model for text"
-        )
-    at_once = min(options.micro_batch_size, options.batch_size)
-    return MtmdEncoder(pointer, vocabulary, at_once=at_once, batch_size=options.batch_size)
-
-
 def on_device(options: LlamaCppOptions) -> bool:
     """Whether a card computes, beside the CPU."""
     return ggml.offloads() and options.gpu_layers != 0 and bool(ggml.here().handles())
@@ -620,13 +627,6 @@ def build() -> str:
     """The versions of bindings, library and states, and how the library was compiled."""
     versions = f"{version('llama-cpp-python')}, {ggml_version(api._lib)}"  # noqa: SLF001 - the loaded library
     return f"{versions}, {api.LLAMA_STATE_SEQ_VERSION} {api.llama_print_system_info().decode()}"
-
-
-def _with_draft(info: ModelInfo, memory: MemoryNeed | None) -> ModelInfo:
-    """With what the draft model took besides."""
-    if info.memory is None:
-        return info
-    return msgspec.structs.replace(info, memory=info.memory.plus(memory))
 
 
 def info_of(
