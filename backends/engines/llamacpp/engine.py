@@ -124,7 +124,7 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
         except BaseException:
             seen.free()
             raise
-        return LlamaJob(key, job, chain, seen.cells, seen.pictures)
+        return LlamaJob(key, job, chain, seen.cells, tuple(seen.pictures))
 
     def rewind(self, key: int, count: int, banned: Collection[int]) -> None:
         running = self._shortened(key, count)

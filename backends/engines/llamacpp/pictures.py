@@ -27,11 +27,26 @@ from backends.engines.llamacpp.vocabulary import LlamaVocabulary
 MARKER = f"<|image {secrets.token_hex(4)}|>"
 
 
-class CellsWithImages(msgspec.Struct, frozen=True):
+class CellsWithImages(msgspec.Struct):
     """A prompt with its pictures: one number for each cell, below 0 for what isn't a token."""
 
     cells: list[int]
-    pictures: tuple[ImageCells, ...]
+    pictures: list[ImageCells] = []
+
+    def add(self, chunk: int, number: int) -> None:
+        """`number` stands for the chunk's cells, unless it is text."""
+        size = mtmd.mtmd_input_chunk_get_n_tokens(chunk)
+        if mtmd.mtmd_input_chunk_get_type(chunk) == mtmd.MTMD_INPUT_CHUNK_TYPE_TEXT:
+            count = ctypes.c_size_t()
+            tokens = mtmd.mtmd_input_chunk_get_tokens_text(chunk, ctypes.byref(count))
+            self.cells += tokens[: count.value]
+            return
+        start, end = len(self.cells), len(self.cells) + size
+        positions = mtmd.mtmd_input_chunk_get_n_pos(chunk)
+        kept = mtmd.mtmd_input_chunk_copy(chunk)
+        give_back = mtmd.mtmd_input_chunk_free
+        self.pictures.append(ImageCells(start, end, positions, kept, give_back))
+        self.cells += [number] * size
 
     def free(self) -> None:
         for picture in self.pictures:
@@ -65,18 +80,18 @@ class MtmdEncoder:
                 f"the prompt has places for {len(texts) - 1} images, {len(job.images)} were sent",
                 "messages",
             )
-        reading = _Reading(list(texts[0]))
+        seen = CellsWithImages(list(texts[0]))
         try:
             for image, text in zip(job.images, texts[1:], strict=True):
-                self._append(image, reading)
-                reading.cells += text
-            self._check(reading)
+                self._append(image, seen)
+                seen.cells += text
+            self._check(seen)
         except BaseException:
-            reading.seen().free()
+            seen.free()
             raise
-        return reading.seen()
+        return seen
 
-    def _append(self, image: Image, reading: "_Reading") -> None:
+    def _append(self, image: Image, seen: CellsWithImages) -> None:
         """Append the picture's cells, cut into pieces as the model takes them."""
         digest = blake2b(b"%d %d " % (image.width, image.height), digest_size=6)
         digest.update(image.rgb)
@@ -86,7 +101,7 @@ class MtmdEncoder:
             self._cut(image, chunks)
             for index in range(mtmd.mtmd_input_chunks_size(chunks)):
                 chunk = mtmd.mtmd_input_chunks_get(chunks, index)
-                reading.add(chunk, -(number << 8 | min(index, 255)) - 1)
+                seen.add(chunk, -(number << 8 | min(index, 255)) - 1)
         finally:
             mtmd.mtmd_input_chunks_free(chunks)
 
@@ -106,8 +121,8 @@ class MtmdEncoder:
         if failed:
             raise InvalidJob("an image can't be prepared for this model", "messages")
 
-    def _check(self, reading: "_Reading") -> None:
-        for picture in reading.pictures:
+    def _check(self, seen: CellsWithImages) -> None:
+        for picture in seen.pictures:
             size = picture.end - picture.start
             together = mtmd.mtmd_decode_use_non_causal(self._pointer, picture.chunk)
             if together and size > self._at_once:  # llama.cpp would end the process
@@ -116,7 +131,7 @@ class MtmdEncoder:
                     f"{self._at_once} fit; raise the model's micro_batch_size",
                     "messages",
                 )
-        if reading.pictures and reading.pictures[-1].end == len(reading.cells):
+        if seen.pictures and seen.pictures[-1].end == len(seen.cells):
             raise InvalidJob("a prompt can't end with an image", "messages")
 
     def encode(self, picture: ImageCells) -> None:
@@ -142,32 +157,6 @@ class MtmdEncoder:
             None,
         )
         return code
-
-
-class _Reading:
-    """A prompt under way from tokens and pictures to cells."""
-
-    def __init__(self, cells: list[int]) -> None:
-        self.cells = cells
-        self.pictures: list[ImageCells] = []
-
-    def add(self, chunk: int, number: int) -> None:
-        """`number` stands for the chunk's cells, unless it is text."""
-        size = mtmd.mtmd_input_chunk_get_n_tokens(chunk)
-        if mtmd.mtmd_input_chunk_get_type(chunk) == mtmd.MTMD_INPUT_CHUNK_TYPE_TEXT:
-            count = ctypes.c_size_t()
-            tokens = mtmd.mtmd_input_chunk_get_tokens_text(chunk, ctypes.byref(count))
-            self.cells += tokens[: count.value]
-            return
-        start, end = len(self.cells), len(self.cells) + size
-        positions = mtmd.mtmd_input_chunk_get_n_pos(chunk)
-        kept = mtmd.mtmd_input_chunk_copy(chunk)
-        give_back = mtmd.mtmd_input_chunk_free
-        self.pictures.append(ImageCells(start, end, positions, kept, give_back))
-        self.cells += [number] * size
-
-    def seen(self) -> CellsWithImages:
-        return CellsWithImages(self.cells, tuple(self.pictures))
 
 
 def _between_markers(prompt: Sequence[int], vocabulary: LlamaVocabulary) -> Iterator[list[int]]:
