@@ -183,12 +183,11 @@ class Draw:
 
         Nothing here waits for the device.
         """
-        logits = self._led(scores)
         if not self._steps:
-            return (logits - self._noise(self._context.ids.expand_as(logits)).log_()).argmax(
-                -1
-            ), None
-        candidates = self._cut(logits)
+            logits = self._led(scores)
+            noise = self._noise(self._context.ids.expand_as(logits))
+            return (logits - noise.log_()).argmax(-1), None
+        candidates = self.candidates(scores)
         noise = self._noise(candidates.ids)
         place = (candidates.probabilities / noise).argmax(-1, keepdim=True)
         tokens = candidates.ids.gather(-1, place).squeeze(-1)
@@ -198,18 +197,15 @@ class Draw:
 
     def candidates(self, scores: torch.Tensor) -> Candidates:
         """What is drawn from, of `scores` (rows, vocabulary)."""
-        return self._cut(self._led(scores))
+        candidates = Candidates(self._led(scores), self._way.window, self._context.ids)
+        for step in self._steps:
+            step(candidates)
+        return candidates
 
     def _led(self, scores: torch.Tensor) -> torch.Tensor:
         if self._leads and self._temperature is not None:
             return self._temperature.apply(scores)
         return scores
-
-    def _cut(self, logits: torch.Tensor) -> Candidates:
-        candidates = Candidates(logits, self._way.window, self._context.ids)
-        for step in self._steps:
-            step(candidates)
-        return candidates
 
     def wider(self, rows: Sequence[int]) -> "Draw":
         """For those of the batch's `rows` that it picked nothing for: the next window."""

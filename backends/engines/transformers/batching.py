@@ -15,7 +15,6 @@ next turn. Where layers keep states, a sequence goes back to a snapshot alone, s
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import TypeAlias
 
 import msgspec
 import torch
@@ -24,7 +23,7 @@ from backends.contract.beginnings import AT_EASE, Coming, Found, Pace
 from backends.contract.protocol import Generation, TokenLogprob
 from backends.engines.cells import COPIED, FEW, WORTHWHILE, Placement, Slot, Snapshot, place
 from backends.engines.constraints import Mask
-from backends.engines.engine import JobFailed, PromptRead, PromptScored, PutBack, Token
+from backends.engines.engine import JobFailed, StepResult, Token
 from backends.engines.prefill import STEP_SECONDS
 from backends.engines.sampling.batch import SamplerBatch, logprobs
 from backends.engines.sampling.state import SamplerState, SamplingContext
@@ -106,7 +105,6 @@ class Sampler:
 # `LayerPattern.stepwise`.
 STEP_COST = 8
 SCORING_BYTES = 32 << 20  # of a pass's logits, where a prompt's log probabilities are wanted
-Result: TypeAlias = Token | PromptScored | PromptRead | PutBack | JobFailed
 
 
 class RowFilling(msgspec.Struct, eq=False):
@@ -206,7 +204,7 @@ class Batching(Sequences[BatchRow]):
         self._sampler.clear()
         self._grid.clear()
 
-    def step(self) -> list[Result]:
+    def step(self) -> list[StepResult]:
         forced, self._forced = self._forced, []
         if waiting := [running for running in self._busy if running.logits is not None]:
             return [*forced, *self._draw_next(waiting)]
@@ -220,7 +218,7 @@ class Batching(Sequences[BatchRow]):
         read, self._read = self._read, []
         return [*forced, *read, *self._continue_answers(), *self._read_prompts()]
 
-    def _continue_answers(self) -> list[Result]:
+    def _continue_answers(self) -> list[StepResult]:
         """One token for every job that has all but its newest token in the grid."""
         rows = [row for row, one in enumerate(self._busy) if one.left == 1 and not one.scoring]
         if not rows:
@@ -256,7 +254,7 @@ class Batching(Sequences[BatchRow]):
             [self._answering(running, cells - len(running.tokens)) for running in self._busy]
         )
 
-    def _verify(self, drafts: Mapping[int, StepDraft]) -> list[Result]:
+    def _verify(self, drafts: Mapping[int, StepDraft]) -> list[StepResult]:
         """One token for every job, and the logits of those behind it."""
         tokens = [[running.tokens[-1], *drafts[running.key].tokens] for running in self._busy]
         self._threads.begin(len(tokens) * len(tokens[0]))
@@ -271,12 +269,12 @@ class Batching(Sequences[BatchRow]):
 
     def _draw_next(
         self, waiting: Sequence[BatchRow], drafts: Mapping[int, StepDraft] = {}
-    ) -> list[Result]:
+    ) -> list[StepResult]:
         """The next tokens, from logits that wait. Where one is what was drafted, the logits behind
         it are those of the token after it.
         """
         rows = [row.logits[-len(row.drafted) - 1] for row in waiting if row.logits is not None]
-        results: list[Result] = []
+        results: list[StepResult] = []
         for running, token in zip(waiting, self._draw(waiting, torch.stack(rows)), strict=True):
             if isinstance(token, Token):
                 accepted = self._verified(running, token.id)
@@ -294,7 +292,7 @@ class Batching(Sequences[BatchRow]):
         running.drafted.clear()
         running.logits = None
 
-    def _read_prompts(self) -> Sequence[Result]:
+    def _read_prompts(self) -> Sequence[StepResult]:
         """A piece of the prompt whose turn it is, together with its neighbours' where they fit."""
         ready = [
             running
@@ -327,7 +325,7 @@ class Batching(Sequences[BatchRow]):
         done = [place for place, running in enumerate(span) if not running.left]
         return self._draw([span[place] for place in done], logits[done]) if done else []
 
-    def _score(self, row: int, running: BatchRow) -> list[Result]:
+    def _score(self, row: int, running: BatchRow) -> list[StepResult]:
         """The next chunk of one prompt, and how likely each of its tokens was."""
         room = min(LARGEST_CHUNK, max(1, SCORING_BYTES // (4 * self._context.size)))
         count = self._prompts.piece(running.until, room, answering=len(self._busy) > 1)
@@ -383,7 +381,7 @@ class Batching(Sequences[BatchRow]):
             size, state = self._grid.state_bytes, partial(self._grid.taken, running.row)
             self._snapshots.take(running.slot, running.prompt_tokens, size, state)
 
-    def _draw(self, ready: Sequence[BatchRow], logits: torch.Tensor) -> list[Result]:
+    def _draw(self, ready: Sequence[BatchRow], logits: torch.Tensor) -> list[StepResult]:
         drawn = self._sampler.sample([running.state for running in ready], logits)
         return [
             self._accept(running, sampled) for running, sampled in zip(ready, drawn, strict=True)

@@ -9,13 +9,13 @@ from backends.contract.beginnings import AT_EASE, Beginnings, NothingKept, Pace
 from backends.contract.protocol import Generation, ModelInfo
 from backends.engines.constraints import Mask
 from backends.engines.draft_model import ModelDrafter
-from backends.engines.engine import JobFailed, Token
+from backends.engines.engine import JobFailed, StepResult, Token
 from backends.engines.sampling.state import SamplingContext
 from backends.engines.speculation import Speculation
 from backends.engines.threads import StepThreads
 from backends.engines.tokenizing import VocabularyTokenizer
 from backends.engines.transformers import loading
-from backends.engines.transformers.batching import Batching, Result
+from backends.engines.transformers.batching import Batching
 from backends.engines.transformers.draft import TransformersDraftModel
 from backends.engines.transformers.forward import Forward
 from backends.engines.transformers.grid import Grid
@@ -87,7 +87,7 @@ class TransformersEngine(VocabularyTokenizer):
         if self._batching is not None:
             self._batching.kept = beginnings
 
-    def step(self) -> Sequence[Result]:
+    def step(self) -> Sequence[StepResult]:
         with in_our_words(), torch.inference_mode():
             together = self._batching.step() if self._batching is not None else []
             return [*together, *self._step_alone()]
