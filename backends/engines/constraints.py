@@ -245,24 +245,20 @@ class MaskThreads:
 
     def __init__(self) -> None:
         self._count = min(THREADS, cores())
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool = ThreadPoolExecutor(self._count, "masks")
 
     def begin(self, matchers: Iterable[Matcher]) -> None:
         """Compute the next masks of those that want one, shared out among the threads."""
         wanting = [one for one in matchers if one.wants_mask]
-        if wanting and self._pool is None:
-            self._pool = ThreadPoolExecutor(self._count, "masks")
         for first in range(min(self._count, len(wanting))):
             part = wanting[first :: self._count]
-            assert self._pool is not None
             pending = self._pool.submit(_compute, part)
             for matcher in part:
                 matcher.await_mask(pending)
 
     def close(self) -> None:
         """No mask is being computed once this has returned."""
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+        self._pool.shutdown(cancel_futures=True)
 
 
 def _compute(matchers: Sequence[Matcher]) -> None:
@@ -363,7 +359,7 @@ class Grammars:
         self._vocabulary = vocabulary
         self._tokenizer: GrammarTokenizer | None = None
         self._making = threading.Lock()
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads = ThreadPoolExecutor(COMPILERS, "grammar")
         self._known: OrderedDict[str, LLMatcher] = OrderedDict()
         self._under_way: dict[str, Compiling] = {}
 
@@ -385,10 +381,8 @@ class Grammars:
 
     async def aclose(self) -> None:
         """No thread asks the vocabulary for anything once this has returned."""
-        if self._threads is not None:
-            threads, self._threads = self._threads, None
-            with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(lambda: threads.shutdown(cancel_futures=True))
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(partial(self._threads.shutdown, cancel_futures=True))
 
     async def _compiled(self, grammar: str) -> LLMatcher:
         if (known := self._known.pop(grammar, None)) is not None:
@@ -424,8 +418,6 @@ class Grammars:
             self._known.popitem(last=False)
 
     def _submit(self, grammar: str) -> "Future[LLMatcher]":
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(COMPILERS, "grammar")
         with _stack:
             before = threading.stack_size(STACK)
             try:
