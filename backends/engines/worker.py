@@ -68,7 +68,7 @@ LEFT_TO_THE_GATEWAY = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Worker:
-    """One engine behind one connection. Create it on the event loop."""
+    """One engine behind one connection."""
 
     def __init__(self, connection: socket.socket, backend: Backend, gateway: int) -> None:
         """`gateway`: its process, or the listener's."""
@@ -79,12 +79,14 @@ class Worker:
         self._sending = threading.Lock()
         self._port: Port | None = None
         self._load: asyncio.Task[None] | None = None
-        self._ended = asyncio.get_running_loop().create_future()
+        self._ended: asyncio.Future[None]
 
     async def run(self) -> None:
         """Until the model is closed. Where the connection ends first the process does, too."""
+        loop = asyncio.get_running_loop()
+        self._ended = loop.create_future()
         self._connection.settimeout(0)
-        asyncio.get_running_loop().add_reader(self._connection, self._read)
+        loop.add_reader(self._connection, self._read)
         await self._ended
 
     def send(self, event: WorkerEvent) -> None:
@@ -201,11 +203,7 @@ def serve(connection: socket.socket, backend: Backend, gateway: int) -> None:
         ],
         logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
     )
-
-    async def run() -> None:
-        await Worker(connection, backend, gateway).run()
-
-    asyncio.run(run())
+    asyncio.run(Worker(connection, backend, gateway).run())
 
 
 DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
