@@ -9,7 +9,7 @@ import ctypes
 import mmap
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -89,7 +89,8 @@ def folder() -> Path | None:
 
 def _linked(place: Path, library: Path) -> Path:
     """A folder of links to `library`: at `place`, or where that can't be written, elsewhere."""
-    wanted = {f"lib{name}.so" for name in (*NAMES, *_kinds_of_cards(library))}
+    cards = (name for name, symbol in FOR_CARDS.items() if holds(library, symbol))
+    wanted = {f"lib{name}.so" for name in (*NAMES, *cards)}
     try:
         place.mkdir(exist_ok=True)
         known = {one.name: one.resolve() == library.resolve() for one in place.glob("*.so")}
@@ -111,11 +112,10 @@ def _link(link: Path, library: Path) -> None:
     made.replace(link)
 
 
-def _kinds_of_cards(library: Path) -> Iterator[str]:
+def holds(library: Path, text: bytes) -> bool:
+    """Whether it stands anywhere in the file."""
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        for name, symbol in FOR_CARDS.items():
-            if data.find(symbol) >= 0:
-                yield name
+        return data.find(text) >= 0
 
 
 def misfit() -> str:

@@ -20,7 +20,7 @@ from backends.contract.errors import LoadFailed
 from backends.contract.placement import LayerWeights, ModelWeights
 from backends.contract.protocol import MemoryNeed, Task
 from backends.engines.llamacpp.gguf import EMBEDDING, BrokenFile, Header, Tensor, read_header
-from backends.machine import ggml
+from backends.machine import ggml, prebuilt
 from config.engines import LlamaCppOptions
 
 # The weights that show what a layer has. A linear attention's projection has a softmax attention's
@@ -317,11 +317,11 @@ def of_this_machine() -> CpuLayouts:
     """
     folder = ggml.libraries()
     libraries = [] if folder is None else list(folder.glob("*ggml-cpu*.so"))
-    tiled = [file for file in libraries if _has(file, AMX_BUILT)]
+    tiled = [file for file in libraries if prebuilt.holds(file, AMX_BUILT)]
     return CpuLayouts(
         features=_features(Path("/proc/cpuinfo")) if platform.system() == "Linux" else frozenset(),
         amx_built=bool(tiled),
-        repack_built=any(_has(file, REPACK_BUILT) for file in libraries),
+        repack_built=any(prebuilt.holds(file, REPACK_BUILT) for file in libraries),
         tiles_sound=all(is_sound(file) for file in tiled),
     )
 
@@ -337,16 +337,11 @@ def _features(cpuinfo: Path) -> frozenset[str]:
 
 def is_sound(library: Path) -> bool:
     """By the compiler that it names; where it names none, as that of other systems' wheels."""
-    if _has(library, MENDED):
+    if prebuilt.holds(library, MENDED):
         return True
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         found = [(int(major), int(minor)) for major, minor in COMPILER.findall(data)]
     return all(minor >= SOUND_FROM.get(major, 0) for major, minor in found)
-
-
-def _has(library: Path, text: bytes) -> bool:
-    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return data.find(text) >= 0
 
 
 MARK = "mmproj"
