@@ -12,6 +12,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -266,9 +267,8 @@ class HfVocabulary(Vocabulary):
         self._marked = whole_tokenizer(folder / "tokenizer.json")
         self._plain = whole_tokenizer(folder / "tokenizer.json")
         self._plain.encode_special_tokens = True
-        self._long_marked = LongText(self._marked, self._neighbours)
-        self._long_plain = LongText(self._plain, self._neighbours)
-        self._pairs: frozenset[tuple[int, int]] | None = None
+        self._long_marked = LongText(self._marked, lambda: self._neighbours)
+        self._long_plain = LongText(self._plain, lambda: self._neighbours)
         added = self._marked.get_added_tokens_decoder()
         self._added = {id_: token.content for id_, token in added.items()}
         description = json.loads(self._marked.to_str())
@@ -308,15 +308,11 @@ class HfVocabulary(Vocabulary):
         id_: int | None = self._marked.token_to_id(text)
         return id_
 
+    @cached_property
     def _neighbours(self) -> frozenset[tuple[int, int]]:
         """Every two bytes that stand side by side in a token."""
-        if self._pairs is None:
-            pairs: set[tuple[int, int]] = set()
-            for id_ in range(self._marked.get_vocab_size()):
-                piece = self._read_piece(id_)
-                pairs.update(pairwise(piece))
-            self._pairs = frozenset(pairs)
-        return self._pairs
+        pieces = map(self._read_piece, range(self._marked.get_vocab_size()))
+        return frozenset(pair for piece in pieces for pair in pairwise(piece))
 
     def _read_piece(self, token: int) -> bytes:
         if (added := self._added.get(token)) is not None:

@@ -21,7 +21,7 @@ from backends.engines.transformers.forward import Forward
 from backends.engines.transformers.grid import Grid
 from backends.engines.transformers.loading import TransformersModel
 from backends.engines.transformers.memory import give_back, in_our_words, while_generating
-from backends.engines.transformers.solo import ProcessorInputs, Solo
+from backends.engines.transformers.solo import Solo, image_inputs
 
 
 class TransformersEngine(VocabularyTokenizer):
@@ -42,11 +42,6 @@ class TransformersEngine(VocabularyTokenizer):
         self._batching = _batching(loaded, context, threads, speculation, pace)
         length = loaded.info.context_length
         self._solo = Solo(loaded.model, loaded.vocabulary, context, length, threads)
-        self._pictures = (
-            ProcessorInputs(loaded.processor, loaded.vocabulary, loaded.model)
-            if loaded.processor
-            else None
-        )
         self._alone: set[int] = set()  # the keys of Solo's jobs
         # `generate` gives the logits after the last token alone.
         self.info: ModelInfo = msgspec.structs.replace(
@@ -66,10 +61,8 @@ class TransformersEngine(VocabularyTokenizer):
         if self._batching is not None and not job.images:
             return self._batching.admit(key, job, mask)
         if job.images:
-            assert (
-                self._pictures is not None
-            )  # the driver refuses pictures to a model that doesn't see
-            inputs = self._pictures.inputs(job)
+            loaded = self._loaded  # which sees: else the driver refuses pictures
+            inputs = image_inputs(loaded.processor, loaded.vocabulary, loaded.model, job)
         else:
             ids = torch.tensor([job.prompt], device=self._device)
             inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
@@ -138,7 +131,7 @@ class TransformersEngine(VocabularyTokenizer):
                 self._batching.take_all_out()
         self._forget()
         self._batching = None
-        del self._solo, self._pictures
+        del self._solo
         self._loaded.free()
 
 

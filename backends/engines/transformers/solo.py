@@ -247,30 +247,26 @@ def _kind_with_videos(config: Any) -> Any:
 # every processor expands placeholders in text.
 
 
-class ProcessorInputs:
-    """Turns a job with pictures into the inputs of the model's forward."""
-
-    def __init__(self, processor: Any, vocabulary: HfVocabulary, model: Any) -> None:
-        self._processor = processor
-        self._vocabulary = vocabulary
-        self._model = model
-
-    def inputs(self, job: Generation) -> Mapping[str, Any]:
-        """Raises InvalidJob when prompt and pictures don't go together."""
-        text = self._vocabulary.detokenize(job.prompt)
-        try:
-            made = self._processor(
-                text=[text],
-                images=[[_picture(image) for image in job.images]],
-                add_special_tokens=False,  # the template wrote them into the prompt
-                return_tensors="pt",
-            )
-        except (ValueError, IndexError, TypeError) as error:
-            raise InvalidJob(
-                f"the model's processor rejected this prompt: {error}", "messages"
-            ) from error
-        inputs: Mapping[str, Any] = made.to(self._model.device, dtype=self._model.dtype)
-        return inputs
+def image_inputs(
+    processor: Any, vocabulary: HfVocabulary, model: Any, job: Generation
+) -> Mapping[str, Any]:
+    """A job with pictures as the inputs of the model's forward. Raises InvalidJob when prompt and
+    pictures don't go together.
+    """
+    text = vocabulary.detokenize(job.prompt)
+    try:
+        made = processor(
+            text=[text],
+            images=[[_picture(image) for image in job.images]],
+            add_special_tokens=False,  # the template wrote them into the prompt
+            return_tensors="pt",
+        )
+    except (ValueError, IndexError, TypeError) as error:
+        raise InvalidJob(
+            f"the model's processor rejected this prompt: {error}", "messages"
+        ) from error
+    inputs: Mapping[str, Any] = made.to(model.device, dtype=model.dtype)
+    return inputs
 
 
 def _picture(image: Image) -> Pillow.Image:
