@@ -177,7 +177,7 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
         elif not work and self._encoder_thread is not None:
             self._encoder_thread.wait(STEP_SECONDS)
         read, self._read = self._read, []
-        return [*forced, *failed, *read, *self._score_all(work), *self._draw_all(work)]
+        return [*forced, *failed, *read, *self._scored_and_drawn(work)]
 
     def _encode_images(self, encoder: EncoderThread) -> Sequence[JobFailed]:
         """Use the embeddings of a finished task, and begin with the next."""
@@ -360,24 +360,19 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
             for place, one in enumerate(sorted(waiting, key=lambda one: one.left), 1):
                 self._read += one.progress(place, ahead)
 
-    def _score_all(self, work: Sequence[Fed]) -> list[PromptScored]:
-        scored, row = list[PromptScored](), 0
+    def _scored_and_drawn(self, work: Sequence[Fed]) -> list[PromptScored | Token | JobFailed]:
+        """Log probabilities of prompts, and the next tokens of those that are fed whole."""
+        results, row = list[PromptScored | Token | JobFailed](), 0
         for fed in work:
-            if fed.running.scoring:
-                logprobs = partial(self._rows.prompt_logprobs, fed.running, row + fed.count)
-                scored += self._scored(fed.running, fed.count, logprobs)
+            running = fed.running
+            if running.scoring:
+                logprobs = partial(self._rows.prompt_logprobs, running, row + fed.count)
+                results += self._scored(running, fed.count, logprobs)
+            if not running.left:
+                running.row = row + fed.count - 1
+                results.append(self._draw_next(running, drafted=fed.drafted.meant))
             row += fed.rows
-        return scored
-
-    def _draw_all(self, work: Sequence[Fed]) -> list[Token | JobFailed]:
-        drawn: list[Token | JobFailed] = []
-        row = 0
-        for fed in work:
-            if not fed.running.left:
-                fed.running.row = row + fed.count - 1
-                drawn.append(self._draw_next(fed.running, drafted=fed.drafted.meant))
-            row += fed.rows
-        return drawn
+        return results
 
     def _draw_next(self, running: LlamaJob, drafted: int = 0) -> Token | JobFailed:
         """The next token, from the row that waits. Where it is the one that was drafted, the next
