@@ -260,18 +260,20 @@ _FILL_FILE = ("<|file_sep|>", "<file_sep>")
 
 
 class HfVocabulary(Vocabulary):
-    """Of the model in `folder`, whose embedding has `size` rows. Raises LoadFailed."""
+    """Of the model in `folder`, whose embedding has `size` rows. Raises LoadFailed. `tokenizer`:
+    with the control tokens in a text; nobody changes its settings.
+    """
 
     def __init__(self, folder: Path, size: int) -> None:
         super().__init__(size)
-        self._marked = whole_tokenizer(folder / "tokenizer.json")
+        self.tokenizer = whole_tokenizer(folder / "tokenizer.json")
         self._plain = whole_tokenizer(folder / "tokenizer.json")
         self._plain.encode_special_tokens = True
-        self._long_marked = LongText(self._marked, lambda: self._neighbours)
+        self._long_marked = LongText(self.tokenizer, lambda: self._neighbours)
         self._long_plain = LongText(self._plain, lambda: self._neighbours)
-        added = self._marked.get_added_tokens_decoder()
+        added = self.tokenizer.get_added_tokens_decoder()
         self._added = {id_: token.content for id_, token in added.items()}
-        description = json.loads(self._marked.to_str())
+        description = json.loads(self.tokenizer.to_str())
         self._spell = _speller(description)
         self.longest_token_bytes = longest_token_bytes(description)
         self._lock = threading.Lock()  # of the lists below
@@ -305,19 +307,19 @@ class HfVocabulary(Vocabulary):
 
     def id_of(self, text: str) -> int | None:
         """The token spelled exactly so, control tokens included."""
-        id_: int | None = self._marked.token_to_id(text)
+        id_: int | None = self.tokenizer.token_to_id(text)
         return id_
 
     @cached_property
     def _neighbours(self) -> frozenset[tuple[int, int]]:
         """Every two bytes that stand side by side in a token."""
-        pieces = map(self._read_piece, range(self._marked.get_vocab_size()))
+        pieces = map(self._read_piece, range(self.tokenizer.get_vocab_size()))
         return frozenset(pair for piece in pieces for pair in pairwise(piece))
 
     def _read_piece(self, token: int) -> bytes:
         if (added := self._added.get(token)) is not None:
             return added.encode()
-        spelled = self._marked.id_to_token(token)
+        spelled = self.tokenizer.id_to_token(token)
         return b"" if spelled is None else self._spell(spelled)
 
     def _known_ends(self) -> Iterator[int]:
@@ -343,7 +345,7 @@ class HfVocabulary(Vocabulary):
         )
 
     def _adds_bos(self) -> bool:
-        ids = self._marked.encode("a").ids
+        ids = self.tokenizer.encode("a").ids
         return bool(ids) and bool(self.special.bos) and ids[0] == self.id_of(self.special.bos)
 
 

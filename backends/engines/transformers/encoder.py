@@ -42,7 +42,6 @@ class EncoderModel(msgspec.Struct):
     dense: Sequence[torch.nn.Module]
     steps: EncoderSteps
     vocabulary: HfVocabulary
-    tokenizer: Tokenizer
     info: ModelInfo
     most: Pass
     typed: bool  # it takes which text of a pair a token is of (token types)
@@ -72,14 +71,13 @@ def load(
         model = loading.model_of(kind, files, options, config, device, progress)
         dense = [_layer(one, device) for one in steps.dense]
         size = encoder_shape(files, options, cpu=device.type == "cpu")
-        vocabulary, tokenizer = loading.vocabulary_of(files, options, _rows(model))
+        vocabulary = loading.vocabulary_of(files, options, _rows(model))
         progress(1.0)
         made = EncoderModel(
             model=model,
             dense=dense,
             steps=steps,
             vocabulary=vocabulary,
-            tokenizer=tokenizer,
             info=known_info(files, vocabulary, length=size.length, together=options.max_concurrent),
             most=Pass(rows=MOST_ROWS, tokens=size.tokens, pads=True),
             typed=getattr(config, "type_vocab_size", 0) > 1,
@@ -92,7 +90,7 @@ def load(
             vectors=_vectors(made),
             task=steps.task,
             memory=_memory(made, files, size),
-            reading=_reading(tokenizer, steps),
+            reading=_reading(vocabulary.tokenizer, steps),
             tokenizer_path=loading.tokenizer_path(files),
         )
         made.info = info
@@ -162,7 +160,9 @@ class TransformersEncoder:
         self.tokenize = loaded.vocabulary.tokenize
 
     def detokenize(self, tokens: Sequence[int]) -> str:
-        text: str = self._loaded.tokenizer.decode(list(tokens), skip_special_tokens=False)
+        text: str = self._loaded.vocabulary.tokenizer.decode(
+            list(tokens), skip_special_tokens=False
+        )
         return text
 
     def encode(self, inputs: Sequence[EncoderInput]) -> Sequence[bytes]:

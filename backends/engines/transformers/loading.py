@@ -21,7 +21,6 @@ import msgspec
 import structlog
 import torch
 import transformers
-from tokenizers import Tokenizer
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.utils import logging as transformers_logging
 
@@ -49,7 +48,7 @@ from backends.engines.transformers.grid import GridLimit
 from backends.engines.transformers.memory import give_back, ran_out
 from backends.engines.transformers.offload import device_map
 from backends.engines.transformers.traced import TracedPasses, traced
-from backends.engines.vocabulary import HfVocabulary, whole_tokenizer
+from backends.engines.vocabulary import HfVocabulary
 from config.engines import TransformersOptions
 from config.values import Threads
 
@@ -229,7 +228,7 @@ def _load(
     made = _processor(files, options, config)  # fails sooner than the weights load
     model = model_of(kind, files, options, config, device, progress)
     rows = int(model.get_output_embeddings().weight.shape[0])
-    vocabulary, _ = vocabulary_of(files, options, rows)
+    vocabulary = vocabulary_of(files, options, rows)
     size = cache_size(files, options)
     settle_longrope(model, size.length)
     layers = model.config.get_text_config().num_hidden_layers
@@ -435,12 +434,10 @@ def _processor(files: ModelFiles, options: TransformersOptions, config: Any) -> 
     return solo.load(files.path, config, trust_remote_code=options.trust_remote_code)
 
 
-def vocabulary_of(
-    files: ModelFiles, options: TransformersOptions, size: int
-) -> tuple[HfVocabulary, Tokenizer]:
+def vocabulary_of(files: ModelFiles, options: TransformersOptions, size: int) -> HfVocabulary:
     """By the folder's own; where there is none, by the one transformers makes."""
     if (files.path / OWN_TOKENIZER).is_file():
-        return _in_folder(files.path, size)
+        return HfVocabulary(files.path, size)
     trust = options.trust_remote_code
     tokenizer = transformers.AutoTokenizer.from_pretrained(files.path, trust_remote_code=trust)
     with tempfile.TemporaryDirectory() as made:
@@ -448,11 +445,7 @@ def vocabulary_of(
         for name in ("config.json", "generation_config.json"):  # they name the end tokens
             if (files.path / name).is_file():
                 shutil.copy(files.path / name, made)
-        return _in_folder(Path(made), size)
-
-
-def _in_folder(folder: Path, size: int) -> tuple[HfVocabulary, Tokenizer]:
-    return HfVocabulary(folder, size), whole_tokenizer(folder / OWN_TOKENIZER)
+        return HfVocabulary(Path(made), size)
 
 
 def build(loaded: TransformersModel) -> str:
