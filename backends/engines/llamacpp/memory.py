@@ -393,44 +393,28 @@ def buffer(path: Path, *, scores: bool) -> int:
     in memory too. 0: it can't be read.
     """
     try:
-        return _tower(read_header(path)).buffer(scores=scores)
+        return _buffer(read_header(path), scores=scores)
     except (OSError, ValueError, BrokenFile):
         return 0
 
 
-class Tower(msgspec.Struct, frozen=True):
-    """A vision transformer: patches of `side` x `side` pixels, three values each, and so on."""
+def _buffer(header: Header, *, scores: bool) -> int:
+    """Of a vision transformer: patches of three values for each pixel. The widest of three places
+    counts, at 32 bits: the pixels, with a copy at 16 bits in the order of the patches; the queries,
+    keys and values; the feed-forward.
+    """
 
-    patches: int
-    side: int
-    width: int
-    inner: int
-    heads: int
-
-    def buffer(self, *, scores: bool) -> int:
-        """The widest of three places, at 32 bits: the pixels, with a copy at 16 bits in the order
-        of the patches; the queries, keys and values; the feed-forward.
-        """
-        width, pixels = self.width, 3 * self.side**2
-        values = max(3 * pixels // 2, 5 * width, self.inner + 3 * width) + OTHER_VALUES
-        return 4 * self.patches * (values + (self.heads * self.patches if scores else 0))
-
-
-def _tower(header: Header) -> Tower:
     def number(key: str, default: int = 0) -> int:
         return header.number(f"clip.vision.{key}", default)
 
-    side = max(number("patch_size", 1), 1)
+    side, width = max(number("patch_size", 1), 1), number("embedding_length")
     kind = header.text("clip.vision.projector_type") or header.text("clip.projector_type")
     tokens, merged = ANY_SIZE.get(kind, (0, 1))
     merged = number("spatial_merge_size", merged)
-    return Tower(
-        patches=tokens * merged**2 or (number("image_size") // side) ** 2,
-        side=side,
-        width=number("embedding_length"),
-        inner=number("feed_forward_length"),
-        heads=number("attention.head_count"),
-    )
+    patches = tokens * merged**2 or (number("image_size") // side) ** 2
+    widest = max(3 * (3 * side**2) // 2, 5 * width, number("feed_forward_length") + 3 * width)
+    scored = number("attention.head_count") * patches if scores else 0
+    return 4 * patches * (widest + OTHER_VALUES + scored)
 
 
 def _sees(path: Path) -> bool:

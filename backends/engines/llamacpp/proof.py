@@ -5,6 +5,7 @@ installation of the prebuilt library; its status is 1 where the library can't be
 
 import asyncio
 import sys
+from contextlib import aclosing
 
 import bundled
 from backends.contract.catalog import recognise
@@ -24,15 +25,13 @@ async def answer() -> str:
     """What the model says. Raises BackendError."""
     from backends.engines.llamacpp import container  # noqa: PLC0415 - its import may fail
 
-    loaded = await container.load(recognise(bundled.GGUF), OPTIONS, lambda _: None)
-    try:
+    load = container.load(recognise(bundled.GGUF), OPTIONS, lambda _: None)
+    async with aclosing(await load) as loaded:
         prompt = loaded.tokenize(PROMPT, special=True)
         greedy = Sampling(temperature=0.0)
         job = Generation(prompt=tuple(prompt), sampling=greedy, max_tokens=MOST)
         async with loaded.generate(job) as outputs:
             return "".join([one.text async for one in outputs if isinstance(one, Piece)])
-    finally:
-        await loaded.aclose()
 
 
 def main() -> int:

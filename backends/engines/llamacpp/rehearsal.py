@@ -7,7 +7,7 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from pathlib import Path
 
 import msgspec
@@ -32,23 +32,20 @@ async def _rehearse(files: ModelFiles, options: LlamaCppOptions) -> None:
     files = msgspec.structs.replace(files, repacked=False)
     small = reduced(options, CELLS)
     if fitted(files, small).task != "generate":
-        await _encode(await container.load_encoder(files, small, _ignore))
+        async with aclosing(await container.load_encoder(files, small, _ignore)) as encoder:
+            await _encode(encoder)
         return
-    await _use(await container.load(files, small, _ignore), _write)
+    async with aclosing(await container.load(files, small, _ignore)) as model:
+        await _write(model)
     if fitted(files, options).projector is not None:
         print(PICTURE, flush=True)  # noqa: T201 - read by `trial`
-        await _use(await container.load(files, reduced(options, CELLS_WITH_PICTURE), _ignore), _see)
+        small = reduced(options, CELLS_WITH_PICTURE)
+        async with aclosing(await container.load(files, small, _ignore)) as model:
+            await _see(model)
 
 
 def _ignore(_: object) -> None:
     """A report of progress."""
-
-
-async def _use(model: ModelContainer, use: Callable[[ModelContainer], Awaitable[None]]) -> None:
-    try:
-        await use(model)
-    finally:
-        await model.aclose()
 
 
 async def _encode(model: EncoderContainer) -> None:
@@ -57,7 +54,6 @@ async def _encode(model: EncoderContainer) -> None:
     if model.info.task == "rank":
         inputs.append(model.read_pair("a", "b", most))
     await model.encode(inputs)
-    await model.aclose()
 
 
 async def _write(model: ModelContainer) -> None:
