@@ -176,10 +176,6 @@ class DriverJob:
         self.submitted = time.perf_counter()
         self.admitted = self.first_token = self.last_token = self.submitted
 
-    @property
-    def completion_tokens(self) -> int:
-        return self.transcript.completion_tokens
-
     def ended(self, written: Written, cached_tokens: int) -> Ended:
         assert written.cause is not None
         return alike(Ended, written)(
@@ -187,7 +183,7 @@ class DriverJob:
             cached_tokens=cached_tokens,
             kept_tokens=min(self.put_back.tokens, cached_tokens) if self.put_back else 0,
             kept_in=self.put_back.tier if self.put_back else "",
-            completion_tokens=self.completion_tokens,
+            completion_tokens=self.transcript.completion_tokens,
             drafted_tokens=self.drafted,
             accepted_tokens=self.accepted,
             fault=self.matcher.let_go if self.matcher is not None else "",
@@ -405,17 +401,14 @@ class SlotOrders(msgspec.Struct, eq=False):
                 return SlotTokens(self._keeper.erase(slot))
 
     def _states(self) -> tuple[SlotState, ...]:
-        places = self._keeper.places() if self._keeper else _in_order(self._active())
-        cells = self._keeper.cells() if self._keeper else None
-        running = {places[job.key]: job for job in self._active() if job.key in places}
+        active, cells = self._active(), self._keeper.cells() if self._keeper else None
+        in_order = {job.key: place for place, job in enumerate(active)}
+        places = self._keeper.places() if self._keeper else in_order
+        running = {places[job.key]: job for job in active if job.key in places}
         return tuple(
             _state(slot, cells[slot] if cells else None, running.get(slot))
             for slot in range(self._info.max_concurrent)
         )
-
-
-def _in_order(active: Sequence[DriverJob]) -> Mapping[int, int]:
-    return {job.key: place for place, job in enumerate(active)}
 
 
 def _state(slot: int, cells: int | None, running: DriverJob | None) -> SlotState:
@@ -427,5 +420,5 @@ def _state(slot: int, cells: int | None, running: DriverJob | None) -> SlotState
         task=running.key,
         job=msgspec.structs.replace(running.job, images=()),  # nobody looks at them
         prompt=running.prompt_tokens,
-        generated=running.completion_tokens,
+        generated=running.transcript.completion_tokens,
     )

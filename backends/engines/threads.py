@@ -39,13 +39,9 @@ def cores(root: Path = ROOT) -> int:
     Where the system doesn't report which processors are hyperthreads all count. `root` is where
     /proc and /sys are.
     """
-    physical = {_siblings(root, cpu) for cpu in _allowed()}
+    physical = {text(root / _SMT.format(cpu)) or str(cpu) for cpu in _allowed()}
     quota = cpu_quota(root)
     return max(1, min(len(physical), len(physical) if quota is None else int(quota)))
-
-
-def _siblings(root: Path, cpu: int) -> str:
-    return text(root / _SMT.format(cpu)) or str(cpu)
 
 
 def cpu_quota(root: Path = ROOT) -> float | None:

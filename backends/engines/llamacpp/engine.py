@@ -206,7 +206,8 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
                 return
             if code == NO_ROOM:
                 self._make_room()
-            self._cut_back(running)
+            if running.slot is not None:  # else room was made of it
+                self._go_back(running, running.fed)
             if code != NO_ROOM:
                 raise GenerationFailed(f"an image could not be decoded (code {code})")
 
@@ -599,14 +600,10 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
     def _feed(self, running: LlamaJob, count: int) -> None:
         """So many more of its cells are computed."""
         if running.feed(count) and self.takes_snapshots and not running.drafted:
-            self._take_snapshot(running)
-
-    def _take_snapshot(self, running: LlamaJob) -> None:
-        slot = running.slot
-        assert slot is not None
-        index, size = slot.index, self._cache.size(slot.index, PART)
-        state = partial(self._cache.part, index)
-        self._snapshots.take(slot, running.prompt_tokens, size, state)
+            slot = running.slot
+            assert slot is not None
+            size, state = self._cache.size(slot.index, PART), partial(self._cache.part, slot.index)
+            self._snapshots.take(slot, running.prompt_tokens, size, state)
 
     def _make_room(self) -> None:
         """Forget the least recently used idle slot; else the youngest job's cells: it is computed
@@ -636,11 +633,6 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
         self._leave(running)
         self._empty(slot)
         running.fed = 0
-
-    def _cut_back(self, running: LlamaJob) -> None:
-        """Forget what was decoded of a picture that can't be decoded whole."""
-        if running.slot is not None:
-            self._go_back(running, running.fed)
 
     def _empty(self, slot: Slot) -> None:
         self._cache.forget(slot.index)

@@ -121,7 +121,8 @@ def recognise(path: Path, layouts: CpuLayouts | None = None) -> ModelFiles | Non
     Raises LoadFailed for a file that says it is GGUF and is broken.
     """
     if path.is_dir():
-        return _only_model(path, layouts)
+        models = _models(path)
+        return recognise(models[0], layouts) if len(models) == 1 else None
     if not path.is_file() or not _is_ours(path) or not _is_first(path):
         return None
     try:
@@ -129,11 +130,6 @@ def recognise(path: Path, layouts: CpuLayouts | None = None) -> ModelFiles | Non
     except (BrokenFile, ValueError) as error:  # ValueError: an empty file can't be mapped
         kind = HeaderCutOff if isinstance(error, CutOff) else LoadFailed
         raise kind(f"{path} is not a usable GGUF file: {error}") from error
-
-
-def _only_model(folder: Path, layouts: CpuLayouts | None) -> ModelFiles | None:
-    models = _models(folder)
-    return recognise(models[0], layouts) if len(models) == 1 else None
 
 
 def _models(folder: Path) -> list[Path]:

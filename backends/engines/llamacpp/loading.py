@@ -129,11 +129,6 @@ def layers() -> Mapping[str, int]:
     return {ours.get(name, own_name(name)): count for name, count in layers_in(_lines()).items()}
 
 
-def buffers() -> Mapping[str, int]:
-    """Bytes, by this thread's lines; empty: there were none."""
-    return buffers_in(_lines())
-
-
 def _lines() -> list[str]:
     """About buffers and layers."""
     return list(getattr(_here, "lines", ()))
@@ -653,7 +648,7 @@ def info_of(
         chooses_adapters=True,
         adapters=loadable_adapters(options.adapters, options.adapter_scaling),
         layers=layers(),
-        buffers=buffers(),
+        buffers=buffers_in(_lines()),
         memory=memory_taken(files),
         build=build(),
     )
