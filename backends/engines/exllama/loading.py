@@ -64,24 +64,15 @@ class ExLlamaModel(ABC):
         self.main: PlacedModel
         self.draft: PlacedModel | None = None
         self.tokenizer: Any  # the library's
+        self.known_tokens: int  # that it has
         self.vocabulary: HfVocabulary
-        self.context: SamplingContext
+        self.context: SamplingContext  # on the device where the last layer gives the logits
         self.adapters: list[LoadedAdapter] = []
         self.scales: tuple[float, ...] = ()  # of them, in the coming passes
         self.pictures: ImageEmbeddings | None = None
         self.info: ModelInfo
         self.generator: Any = None
         self._unloading = ExitStack()
-
-    @property
-    @abstractmethod
-    def device(self) -> torch.device:
-        """Where the model's last layer gives the logits."""
-
-    @property
-    @abstractmethod
-    def known_tokens(self) -> int:
-        """How many tokens the library's tokenizer has."""
 
     @abstractmethod
     def job(self, running: ExLlamaJob, ends: Sequence[int]) -> Any:
@@ -203,7 +194,6 @@ def fill(loaded: ExLlamaModel, files: ModelFiles, steps: Callable[[], None]) -> 
     """
     try:
         steps()
-        loaded.context = SamplingContext(loaded.vocabulary, loaded.device)
         loaded.renew()
     except Exception as error:  # noqa: BLE001 - the library raises whatever it likes
         failure = while_loading(loaded.name, files.path.name, error)

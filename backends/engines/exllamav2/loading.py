@@ -32,6 +32,7 @@ from backends.engines.exllama.pictures import ImageEmbeddings, ImageEncoder
 from backends.engines.exllamav2 import model_config
 from backends.engines.exllamav2.container import ExLlamaV2Library
 from backends.engines.exllamav2.files import cache_size, draft, fitted
+from backends.engines.sampling.state import SamplingContext
 from backends.engines.vocabulary import HfVocabulary
 from config.engines import ExLlamaV2Options
 
@@ -116,14 +117,6 @@ class ExLlamaV2Model(loading.ExLlamaModel):
         self.paged = False
         self._loras: list[Any] = []  # that count in the coming passes
 
-    @property
-    def device(self) -> torch.device:
-        return torch.device(self.main.model.modules[-1].device())
-
-    @property
-    def known_tokens(self) -> int:
-        return int(self.tokenizer.get_vocab_size())
-
     def job(self, running: ExLlamaJob, ends: Sequence[int]) -> Any:
         # Without pages there is nothing to share.
         new = running.stretch if self.paged else running.left
@@ -196,6 +189,7 @@ def _load(loaded: ExLlamaV2Model, files: ModelFiles, report: LoadStep) -> None:
     library, guess = loaded.library, draft(loaded.options)
     config = _config(loaded, files.path)
     loaded.tokenizer = library.tokenizer(config)
+    loaded.known_tokens = int(loaded.tokenizer.get_vocab_size())
     loaded.vocabulary = HfVocabulary(files.path, config.vocab_size)
     loaded.paged = _paged(library, config)
     tower = _vision(loaded, files, config, report)
@@ -204,6 +198,8 @@ def _load(loaded: ExLlamaV2Model, files: ModelFiles, report: LoadStep) -> None:
         loaded.paged = loaded.paged and _paged(library, guessing)  # one page table for both
         loaded.draft = _place(loaded, guessing, "draft", report)
     loaded.main = _place(loaded, config, "model", report)
+    device = torch.device(loaded.main.model.modules[-1].device())
+    loaded.context = SamplingContext(loaded.vocabulary, device)
     loaded.adapters = [*map(loaded.load_adapter, loaded.options.adapters.values())]
     if tower is not None:
         loaded.pictures = ImageEmbeddings(_image_encoder(loaded, tower))

@@ -37,6 +37,7 @@ from backends.engines.exllamav3.files import (
     fitted,
     together,
 )
+from backends.engines.sampling.state import SamplingContext
 from backends.engines.vocabulary import HfVocabulary
 from config.engines import ExLlamaV3Options
 
@@ -99,14 +100,6 @@ class ExLlamaV3Model(loading.ExLlamaModel):
     def chunk(self) -> int:
         """Prompt tokens in one pass: whole pages, and no more than the cache holds."""
         return min(pages(self.options.chunk_size), self.plan.cells)
-
-    @property
-    def device(self) -> torch.device:
-        return torch.device(self.main.model.output_device)
-
-    @property
-    def known_tokens(self) -> int:
-        return int(self.tokenizer.actual_vocab_size)
 
     def job(self, running: ExLlamaJob, ends: Sequence[int]) -> Any:
         """It takes its stretches by itself, with a checkpoint between them where a model has
@@ -178,6 +171,7 @@ def _load(loaded: ExLlamaV3Model, files: ModelFiles, report: LoadStep) -> None:
     config = _config(loaded, files.path)
     _leave_experts(config, files, options)
     loaded.tokenizer = library.tokenizer.from_config(config)
+    loaded.known_tokens = int(loaded.tokenizer.actual_vocab_size)
     loaded.vocabulary = HfVocabulary(files.path, config.vocab_size)
     if "image" in files.modalities:
         loaded.pictures = ImageEmbeddings(_image_encoder(loaded, config, report))
@@ -185,6 +179,8 @@ def _load(loaded: ExLlamaV3Model, files: ModelFiles, report: LoadStep) -> None:
         drafting = config if drafts(options).heads else _config(loaded, guess.path)
         loaded.draft = _place(loaded, drafting, "draft", report)
     loaded.main = _place(loaded, config, "model", report)
+    device = torch.device(loaded.main.model.output_device)
+    loaded.context = SamplingContext(loaded.vocabulary, device)
     loaded.adapters = [_adapter(loaded, folder) for folder in options.adapters.values()]
     if options.warmup:
         loaded.main.model.warmup(

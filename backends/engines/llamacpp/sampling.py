@@ -123,49 +123,44 @@ class OwnLink:
             self.error = error
 
 
-def smoothing(sampling: Sampling) -> OwnLink:
+def _of_sampling(
+    apply: Callable[[Sampling, TokenDataArray], None],
+) -> Callable[[Sampling], OwnLink]:
+    """A link that knows the parameters alone."""
+    return lambda sampling: OwnLink(partial(apply, sampling))
+
+
+@_of_sampling
+def smoothing(sampling: Sampling, candidates: TokenDataArray) -> None:
     """See `formulas.smoothed`."""
     factor, curve = sampling.smoothing_factor, sampling.smoothing_curve
-
-    def apply(candidates: TokenDataArray) -> None:
-        candidates.logits[:] = smoothed(np, candidates.logits[None], factor, curve)[0]
-        candidates.reordered()  # a curve below 1 may lift the tail
-
-    return OwnLink(apply)
+    candidates.logits[:] = smoothed(np, candidates.logits[None], factor, curve)[0]
+    candidates.reordered()  # a curve below 1 may lift the tail
 
 
-def tail_free(sampling: Sampling) -> OwnLink:
+@_of_sampling
+def tail_free(sampling: Sampling, candidates: TokenDataArray) -> None:
     """See `formulas.within_tail_free`."""
-
-    def apply(candidates: TokenDataArray) -> None:
-        logits = candidates.logits
-        candidates.keep(logits >= logits.max() - NEGLIGIBLE)
-        candidates.sort()
-        candidates.keep(within_tail_free(np, candidates.probabilities()[None], sampling.tfs)[0])
-
-    return OwnLink(apply)
+    logits = candidates.logits
+    candidates.keep(logits >= logits.max() - NEGLIGIBLE)
+    candidates.sort()
+    candidates.keep(within_tail_free(np, candidates.probabilities()[None], sampling.tfs)[0])
 
 
-def top_a(sampling: Sampling) -> OwnLink:
+@_of_sampling
+def top_a(sampling: Sampling, candidates: TokenDataArray) -> None:
     """See `formulas.above_top_a`."""
-
-    def apply(candidates: TokenDataArray) -> None:
-        candidates.keep(above_top_a(np, candidates.probabilities()[None], sampling.top_a)[0])
-
-    return OwnLink(apply)
+    candidates.keep(above_top_a(np, candidates.probabilities()[None], sampling.top_a)[0])
 
 
-def skewing(sampling: Sampling) -> OwnLink:
+@_of_sampling
+def skewing(sampling: Sampling, candidates: TokenDataArray) -> None:
     """See `formulas.skewed`."""
-
-    def apply(candidates: TokenDataArray) -> None:
-        candidates.sort()
-        moved = skewed(np, candidates.probabilities()[None], np.float32(sampling.skew))[0]
-        with np.errstate(divide="ignore"):
-            candidates.logits[:] = np.log(moved)
-        candidates.reordered()
-
-    return OwnLink(apply)
+    candidates.sort()
+    moved = skewed(np, candidates.probabilities()[None], np.float32(sampling.skew))[0]
+    with np.errstate(divide="ignore"):
+        candidates.logits[:] = np.log(moved)
+    candidates.reordered()
 
 
 def fading_penalty(sampling: Sampling, size: int, tokens: Iterable[int]) -> OwnLink:

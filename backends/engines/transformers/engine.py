@@ -53,11 +53,8 @@ class TransformersEngine(VocabularyTokenizer):
             undrafted=loading.undrafted(loaded),
         )
 
+    @in_our_words()
     def admit(self, key: int, job: Generation, mask: Mask | None = None) -> int:
-        with in_our_words():
-            return self._admit(key, job, mask)
-
-    def _admit(self, key: int, job: Generation, mask: Mask | None) -> int:
         if self._batching is not None and not job.images:
             return self._batching.admit(key, job, mask)
         if job.images:
