@@ -150,10 +150,6 @@ class GridLayer(CacheLayerMixin):
         self.keys = _moved(self.keys, rows, capacity)
         self.values = _moved(self.values, rows, capacity)
 
-    def forget_cells(self) -> None:
-        self.keys = self.values = None
-        self.is_initialized = False
-
 
 class StateLayer(LinearAttentionLayer):
     """One layer's states, each (rows, …), numbered: of convolutions and of recurrences.
@@ -205,9 +201,6 @@ class StateLayer(LinearAttentionLayer):
             moved[:both] = states[:both]
             self._whole[place] = moved
 
-    def forget_states(self) -> None:
-        StateLayer.__init__(self, self._grid, self.number_of_states)
-
 
 class HybridLayer(StateLayer, GridLayer):
     """A layer that keeps both."""
@@ -221,13 +214,16 @@ class Grid:
     """`rows` sequences of up to `capacity` tokens. `cache` is what the model is given."""
 
     def __init__(self, layers: Sequence[KeptByLayer]) -> None:
-        self.rows = 0
-        self.capacity = 0
         self.aim = Aim(0, torch.empty(0, 0), 0)
         self._kept = layers
-        self._layers = [_layer(self, kept) for kept in layers]
-        self.cache = Cache(layers=self._layers)
         self.keeps_states = any(kept.states for kept in layers)
+        self.clear()
+
+    def clear(self) -> None:
+        """Nothing is left of it, and its memory is given back."""
+        self.rows = self.capacity = 0
+        self._layers = [_layer(self, kept) for kept in self._kept]
+        self.cache = Cache(layers=self._layers)
 
     def point(self, first: int, positions: torch.Tensor, length: int) -> None:
         """The next pass writes row `first + r`'s new tokens at `positions[r]` and reads `length`
@@ -257,34 +253,24 @@ class Grid:
 
     def copy(self, source: int, target: int, count: int) -> None:
         """The first `count` cells of row `source`, and its states, into row `target`."""
-        for cells in self.cells:
-            cells[target, :, :count] = cells[source, :, :count]
-        for states in self._states:
-            states[target] = states[source]
+        for there, here in zip(self._of(target, count), self._of(source, count), strict=True):
+            there.copy_(here)
 
     def swap(self, one: int, other: int, count: int) -> None:
         """Two rows change places; `count` cells of them matter."""
-        for cells in self.cells:
-            kept = cells[one, :, :count].clone()
-            cells[one, :, :count] = cells[other, :, :count]
-            cells[other, :, :count] = kept
-        for states in self._states:
-            kept = states[one].clone()
-            states[one] = states[other]
-            states[other] = kept
-
-    def clear(self) -> None:
-        """Give the memory back."""
-        self.rows = self.capacity = 0
-        for layer in self._attending:
-            layer.forget_cells()
-        for layer in self._stateful:
-            layer.forget_states()
+        for here, there in zip(self._of(one, count), self._of(other, count), strict=True):
+            kept = here.clone()
+            here.copy_(there)
+            there.copy_(kept)
 
     def begin(self, row: int) -> None:
         """A sequence begins in the row."""
         for states in self._states:
             states[row].zero_()
+
+    def _of(self, row: int, count: int) -> list[torch.Tensor]:
+        """The first `count` cells of a row, and its states, as they lie there."""
+        return [*(cells[row, :, :count] for cells in self.cells), *self.states(row)]
 
     def states(self, row: int) -> list[torch.Tensor]:
         """Those of one row, as they lie there."""
@@ -301,8 +287,7 @@ class Grid:
 
     def whole(self, row: int, count: int) -> npt.NDArray[np.uint8]:
         """The first `count` cells of a row, and its states; none before the first pass."""
-        tensors = [cells[row, :, :count] for cells in self.cells]
-        return as_bytes([*tensors, *self.states(row)])
+        return as_bytes(self._of(row, count))
 
     def filling(self, row: int, whole: npt.NDArray[np.uint8], count: int) -> "Filling | None":
         """Begin to put back what was a `whole` of `count` cells. None: it isn't of this grid."""
