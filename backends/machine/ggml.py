@@ -166,12 +166,13 @@ def here() -> GgmlRegistry:
     return GgmlRegistry(folder)
 
 
+@cache
 def devices() -> tuple[GgmlDevice, ...]:
     """Those of this machine, as they were at the first call; none where llama.cpp isn't installed,
     or is built for CPUs.
     """
     folder = libraries()
-    return listed(folder) if folder is not None and built_for_cards(folder) else ()
+    return read(folder) if folder is not None and built_for_cards(folder) else ()
 
 
 def free(names: Collection[str]) -> Mapping[str, int]:
@@ -221,12 +222,6 @@ def built_for_cards(folder: Path) -> bool:
     """Every kind of card is a library of its own beside `ggml-base` and `ggml-cpu`."""
     names = [file.name for file in folder.glob("*ggml-*")]
     return any(kind in name for name in names for kind in FOR_CARDS)
-
-
-@cache
-def listed(folder: Path) -> tuple[GgmlDevice, ...]:
-    """As `read` found them the first time."""
-    return read(folder)
 
 
 def read(folder: Path) -> tuple[GgmlDevice, ...]:

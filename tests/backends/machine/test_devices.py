@@ -134,7 +134,7 @@ def broken(folder: Path, source: str) -> Path:
 def test_a_driver_that_ends_its_process_ends_another_one(source: str, tmp_path: Path) -> None:
     """The gateway starts, and says why it counts no device."""
     with capture_logs() as lines:
-        assert ggml.listed(broken(tmp_path, source)) == ()
+        assert ggml.read(broken(tmp_path, source)) == ()
     (line,) = lines
     assert line["log_level"] == "warning"
     assert "status" in line["reason"]
