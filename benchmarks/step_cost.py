@@ -30,7 +30,8 @@ from backends.engines.engine import Token
 from backends.engines.sampling.state import SamplingContext
 from backends.engines.threads import StepThreads
 from backends.engines.transformers.batching import Batching
-from backends.engines.transformers.grid import Grid, GridLimit
+from backends.engines.transformers.files import CacheSize
+from backends.engines.transformers.grid import Grid
 from backends.engines.vocabulary import HfVocabulary
 from gateway.answers.answer import Choice
 from gateway.dialects.openai import ChatReply, read_chat
@@ -126,7 +127,7 @@ class Sampled(StandIn):
 
     def __init__(self, clock: Clock, info: ModelInfo, vocabulary: HfVocabulary) -> None:
         super().__init__(clock, info, vocabulary)
-        limit = GridLimit(info.max_concurrent, info.max_concurrent * 2048, 2048)
+        limit = CacheSize(info.max_concurrent, info.max_concurrent * 2048, 2048)
         device = Device(clock, info.max_concurrent)
         self._batching = Batching(
             device,  # type: ignore[arg-type]

@@ -31,9 +31,9 @@ from backends.engines.sequences import JobSequence, Restoring, Sequences
 from backends.engines.snapshots import places
 from backends.engines.speculation import NO_DRAFT, Speculation, StepDraft
 from backends.engines.threads import StepThreads
-from backends.engines.transformers.files import LARGEST_CHUNK
+from backends.engines.transformers.files import LARGEST_CHUNK, CacheSize
 from backends.engines.transformers.forward import Forward
-from backends.engines.transformers.grid import Filling, Grid, GridLimit, Size, as_bytes, fit
+from backends.engines.transformers.grid import Filling, Grid, Size, as_bytes, fit
 from backends.engines.transformers.memory import ran_out, while_generating
 from backends.engines.vocabulary import HfVocabulary
 from config.engines import SpeculationOptions
@@ -158,7 +158,7 @@ class Batching(Sequences[BatchRow]):
         self,
         forward: Forward,
         grid: Grid,
-        limit: GridLimit,
+        limit: CacheSize,
         snapshot_bytes: int,
         vocabulary: HfVocabulary,
         context: SamplingContext,

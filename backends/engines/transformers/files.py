@@ -131,8 +131,9 @@ CARD = Path("/dev/nvidiactl")  # exists with the driver; asking torch would impo
 
 
 class CacheSize(msgspec.Struct, frozen=True):
-    """How much KV cache there may be: `tokens` in all, `length` for one request."""
+    """How much KV cache there may be: `tokens` in all, `length` for one of up to `rows` requests."""
 
+    rows: int
     tokens: int
     length: int
 
@@ -157,7 +158,7 @@ def cache_size(files: ModelFiles, options: TransformersOptions) -> CacheSize:
     length = options.context_length or min(files.context_length, LONGEST_BY_DEFAULT)
     affordable = CACHE_BY_DEFAULT // cell_bytes(files, number_bytes(files, options))
     tokens = options.cache_tokens or min(affordable, length * options.max_concurrent)
-    return CacheSize(tokens=max(tokens, length), length=length)
+    return CacheSize(options.max_concurrent, max(tokens, length), length)
 
 
 def cell_bytes(files: ModelFiles, number: int) -> int:

@@ -20,6 +20,8 @@ import numpy.typing as npt
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin, LinearAttentionLayer
 
+from backends.engines.transformers.files import CacheSize
+
 # How many rows of how many cells the KV cache should have. Pure: decides, touches nothing.
 
 
@@ -34,15 +36,7 @@ class Size(msgspec.Struct, frozen=True):
     capacity: int
 
 
-class GridLimit(msgspec.Struct, frozen=True):
-    """What the grid may take: `rows` at most, `tokens` cells in all, `length` cells in one row."""
-
-    rows: int
-    tokens: int
-    length: int
-
-
-def fit(present: Size, rows: int, cells: int, limit: GridLimit) -> Size | None:
+def fit(present: Size, rows: int, cells: int, limit: CacheSize) -> Size | None:
     """The size with room for `rows` sequences, the longest of `cells` tokens; `present` if that
     will do.
 

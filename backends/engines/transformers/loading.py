@@ -34,6 +34,7 @@ from backends.engines.speculation import IS_OFF, STAYS
 from backends.engines.tokenizing import known_info
 from backends.engines.transformers import solo
 from backends.engines.transformers.files import (
+    CacheSize,
     buffers,
     cache_bytes,
     cache_size,
@@ -44,7 +45,6 @@ from backends.engines.transformers.files import (
     snapshot_bytes,
 )
 from backends.engines.transformers.forward import LayerPattern, batching_pattern
-from backends.engines.transformers.grid import GridLimit
 from backends.engines.transformers.memory import give_back, ran_out
 from backends.engines.transformers.offload import device_map
 from backends.engines.transformers.traced import TracedPasses, traced
@@ -133,7 +133,7 @@ class TransformersModel(msgspec.Struct):
     device: torch.device
     pattern: LayerPattern | None  # None: it can't be batched
     traced: TracedPasses | None  # None: its passes run as they are
-    limit: GridLimit
+    limit: CacheSize
     snapshot_bytes: int  # that snapshots of sequences may take
     options: TransformersOptions
     drafting: "TransformersModel | None"  # the model that drafts
@@ -248,7 +248,7 @@ def _load(
         device=device,
         pattern=pattern,
         traced=passes,
-        limit=GridLimit(rows=together, tokens=size.tokens, length=size.length),
+        limit=size,
         snapshot_bytes=snapshot_bytes(files, options),
         options=options,
         drafting=None,

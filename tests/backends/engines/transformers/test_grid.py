@@ -3,9 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.engines.transformers.grid import GridLimit, Size, fit
+from backends.engines.transformers.files import CacheSize
+from backends.engines.transformers.grid import Size, fit
 
-LIMIT = GridLimit(rows=8, tokens=1000, length=512)
+LIMIT = CacheSize(rows=8, tokens=1000, length=512)
 
 
 def test_a_size_that_will_do_stays() -> None:
