@@ -337,12 +337,11 @@ STACK = 256 << 20  # bytes; of address space, of which only what is reached beco
 _stack = threading.Lock()  # of `threading.stack_size`, which is the process's
 
 
-class Compiling:
+class Compiling(msgspec.Struct, eq=False):
     """One grammar under way, and how many jobs wait for it."""
 
-    def __init__(self, future: "Future[LLMatcher]") -> None:
-        self.future = future
-        self.waiting = 0
+    future: "Future[LLMatcher]"
+    waiting: int = 0
 
 
 class Grammars:

@@ -53,21 +53,18 @@ class CellsWithImages(msgspec.Struct):
             picture.free()
 
 
-class MtmdEncoder:
+class MtmdEncoder(msgspec.Struct, frozen=True, eq=False):
     """Owns the projector `pointer` (mtmd_context). Only the engine's thread calls it.
 
     `marker` is the text a prompt has in a picture's place. `at_once`: cells the engine computes in
     one pass over the graph; `batch_size`: in one call.
     """
 
-    def __init__(
-        self, pointer: int, vocabulary: LlamaVocabulary, *, at_once: int, batch_size: int
-    ) -> None:
-        self.marker = MARKER
-        self._pointer = pointer
-        self._vocabulary = vocabulary
-        self._at_once = at_once
-        self._batch_size = batch_size
+    _pointer: int
+    _vocabulary: LlamaVocabulary
+    at_once: int
+    batch_size: int
+    marker: str = MARKER
 
     def free(self) -> None:
         mtmd.mtmd_free(self._pointer)
@@ -125,10 +122,10 @@ class MtmdEncoder:
         for picture in seen.pictures:
             size = picture.end - picture.start
             together = mtmd.mtmd_decode_use_non_causal(self._pointer, picture.chunk)
-            if together and size > self._at_once:  # llama.cpp would end the process
+            if together and size > self.at_once:  # llama.cpp would end the process
                 raise InvalidJob(
                     f"an image takes {size} tokens, which this model reads at once, and only "
-                    f"{self._at_once} fit; raise the model's micro_batch_size",
+                    f"{self.at_once} fit; raise the model's micro_batch_size",
                     "messages",
                 )
         if seen.pictures and seen.pictures[-1].end == len(seen.cells):
@@ -151,7 +148,7 @@ class MtmdEncoder:
             mtmd.mtmd_get_output_embd(self._pointer),
             position,
             sequence,
-            self._batch_size,
+            self.batch_size,
             ctypes.byref(behind),
             mtmd.mtmd_helper_post_decode_callback(),
             None,

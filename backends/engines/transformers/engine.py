@@ -15,7 +15,7 @@ from backends.engines.speculation import Speculation
 from backends.engines.threads import StepThreads
 from backends.engines.tokenizing import VocabularyTokenizer
 from backends.engines.transformers import loading
-from backends.engines.transformers.batching import Batching
+from backends.engines.transformers.batching import Batching, Sampler
 from backends.engines.transformers.draft import TransformersDraftModel
 from backends.engines.transformers.forward import Forward
 from backends.engines.transformers.grid import Grid
@@ -40,8 +40,8 @@ class TransformersEngine(VocabularyTokenizer):
         beside = loaded.device.type != "cpu"
         threads = StepThreads(loaded.threads, loaded.threads, torch.set_num_threads, beside=beside)
         self._batching = _batching(loaded, context, threads, speculation, pace)
-        length = loaded.info.context_length
-        self._solo = Solo(loaded.model, loaded.vocabulary, context, length, threads)
+        sampler, length = Sampler(context, loaded.vocabulary.piece), loaded.info.context_length
+        self._solo = Solo(loaded.model, loaded.vocabulary, context, sampler, length, threads)
         self._alone: set[int] = set()  # the keys of Solo's jobs
         # `generate` gives the logits after the last token alone.
         self.info: ModelInfo = msgspec.structs.replace(

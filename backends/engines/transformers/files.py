@@ -131,7 +131,7 @@ CARD = Path("/dev/nvidiactl")  # exists with the driver; asking torch would impo
 
 
 class CacheSize(msgspec.Struct, frozen=True):
-    """How much KV cache there may be: `tokens` in all, `length` for one of up to `rows` requests."""
+    """How much KV cache there may be: `tokens` in all, `length` for one request of up to `rows`."""
 
     rows: int
     tokens: int

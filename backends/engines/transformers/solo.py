@@ -10,6 +10,7 @@ from collections.abc import Collection, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 import transformers
 from PIL import Image as Pillow
@@ -109,24 +110,16 @@ class SoloJob:
         }
 
 
-class Solo:
+class Solo(msgspec.Struct, eq=False):
     """The jobs that run one after another, oldest first. Only the engine's thread calls it."""
 
-    def __init__(
-        self,
-        model: Any,
-        vocabulary: HfVocabulary,
-        context: SamplingContext,
-        length: int,
-        threads: StepThreads,
-    ) -> None:
-        self._model = model
-        self._vocabulary = vocabulary
-        self._context = context
-        self._sampler = Sampler(context, vocabulary.piece)
-        self._length = length
-        self._threads = threads
-        self._jobs: dict[int, SoloJob] = {}
+    _model: Any
+    _vocabulary: HfVocabulary
+    _context: SamplingContext
+    _sampler: Sampler
+    _length: int
+    _threads: StepThreads
+    _jobs: dict[int, SoloJob] = {}
 
     def admit(self, key: int, job: Generation, inputs: Inputs, mask: Mask | None = None) -> int:
         """`inputs` is the prompt as the model's forward wants it; returns its tokens, pictures
