@@ -80,7 +80,6 @@ from backends.engines.jobs import (
     SlotKeeper,
     SlotOrders,
     Turns,
-    output_of,
     tokens_left,
     write,
 )
@@ -412,12 +411,14 @@ class Driver(EngineThread[Engine, JobCommand]):
         result: PromptScored | PromptRead | PutBack | JobFailed,
         outputs: list[tuple[int, Output | Failure]],
     ) -> None:
-        if isinstance(result, PutBack):
-            running.put_back = result
-            return
-        if isinstance(result, JobFailed):
-            self._drop(result.key)
-        outputs.append((result.key, output_of(result)))
+        match result:
+            case PutBack():
+                running.put_back = result
+            case PromptScored(scored=output) | PromptRead(progress=output):
+                outputs.append((result.key, output))
+            case JobFailed(key, error):
+                self._drop(key)
+                outputs.append((key, Failure.of(error)))
 
     def _take(
         self,

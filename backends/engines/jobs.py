@@ -29,16 +29,12 @@ from backends.contract.protocol import (
     Ended,
     Generation,
     ModelInfo,
-    Output,
     Piece,
     SlotState,
 )
 from backends.engines.constraints import Matcher
 from backends.engines.engine import (
     Engine,
-    JobFailed,
-    PromptRead,
-    PromptScored,
     PutBack,
     StepResult,
     Token,
@@ -205,17 +201,6 @@ def tokens_left(results: Sequence[StepResult]) -> Counter[int] | None:
     if len({result.key for result in results}) == len(results):
         return None
     return Counter(result.key for result in results if isinstance(result, Token))
-
-
-def output_of(result: PromptScored | PromptRead | JobFailed) -> Output | Failure:
-    """The output that the job's reader gets."""
-    match result:
-        case PromptScored(scored=scored):
-            return scored
-        case PromptRead(progress=progress):
-            return progress
-        case JobFailed(error=error):
-            return Failure.of(error)
 
 
 def write(running: DriverJob, engine: Engine, token: Token, ahead: int) -> Written:

@@ -126,7 +126,8 @@ class Transcript:
         if ends:
             return Written(self._rest(""), "end_token", token=token, logprob=logprob)
         decoded = self._decode(text)
-        force = () if self._watch is None else self._forced(decoded)
+        watch, inside = self._watch, self._inside_character
+        force = () if watch is None else watch.feed(decoded, inside_character=inside)
         free = decoded if self._stops is None else self._stops.feed(decoded)
         limited = self.completion_tokens >= self.limit
         if free == decoded and decoded and not (self._tokens or last or limited):
@@ -141,10 +142,6 @@ class Transcript:
         if last or limited:
             return Written(self._rest(free), "end_token" if last else self._at_limit)
         return Written(self._part(free) if free else None, force=force)
-
-    def _forced(self, decoded: str) -> tuple[int, ...]:
-        assert self._watch is not None, "there is a budget"
-        return self._watch.feed(decoded, inside_character=self._inside_character)
 
     def _decode(self, text: bytes) -> str:
         # Most tokens are whole characters: the incremental decoder is only for the others.
