@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from shutil import which
 
 from config.engines import CommandOptions, EngineOptions
+from config.errors import Problem
 from config.upstreams import problems_of_changes
 
 COMMAND = "command"  # the engine's name
@@ -48,7 +49,7 @@ def filled(text: str, values: Mapping[str, str]) -> str:
     return PLACEHOLDER.sub(lambda it: values.get(it["name"] or "port", it[0]), text)
 
 
-def problems(options: CommandOptions, *, has_path: bool) -> Iterator[tuple[str, str]]:
+def problems(options: CommandOptions, *, has_path: bool) -> Iterator[Problem]:
     """What is inconsistent, and at which option."""
     try:
         if not words(options, {}):

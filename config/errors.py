@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
 T = TypeVar("T")
+
+Problem: TypeAlias = tuple[str, str]  # the option below a path, "" for all of it; what is wrong
 
 
 class ConfigError(Exception):
@@ -44,6 +46,11 @@ class Source(msgspec.Struct, frozen=True):
         path = self.path(path)
         line = self.lines.get(path)
         return ConfigError(f"{self.name}:{line}" if line else self.name, path, problem)
+
+    def refuse(self, path: str, problems: Iterable[Problem]) -> None:
+        """Raises ConfigError for the first of the problems of what stands at `path`."""
+        for option, problem in problems:
+            raise self.error(f"{path}.{option}" if option else path, problem)
 
     def refuse_twins(self, section: str, names: Iterable[str], taken: Iterable[str] = ()) -> None:
         """Raises ConfigError for an entry of `section` that is called like one before it."""

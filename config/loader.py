@@ -9,7 +9,7 @@ models are there is not asked here.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from ipaddress import ip_address, ip_network
 from operator import attrgetter
 from pathlib import Path
@@ -19,12 +19,12 @@ import msgspec
 
 from config.check import convert
 from config.document import parse
-from config.errors import Source, suggestion, whole
+from config.errors import Problem, Source, suggestion, whole
 from config.mcp import check_servers
-from config.models import Engines, check_names, check_options, engines_of, option_kinds
+from config.models import check_names, check_options, engines_of, option_kinds
 from config.nodes import check_nodes
 from config.secrets import Secrets, variable_of
-from config.settings import Config, KeyConfig, ModelConfig, ServerConfig
+from config.settings import Config, KeyConfig
 from config.shape import (
     Kind,
     Option,
@@ -38,7 +38,7 @@ from config.shape import (
     with_option,
 )
 from config.upstreams import completed
-from config.values import UNIX, is_read, requested
+from config.values import UNIX, fault, requested
 
 # A device, another machine's, or what only makes models take turns: `one at a time`.
 DEVICE = re.compile(r"(?P<node>[A-Za-z0-9._-]+/)?(?:cpu|[a-z]+:[0-9]+)|one [^/]+")
@@ -52,55 +52,47 @@ ORIGIN = re.compile(rf"\*|null|[a-z][a-z0-9+.-]*://{HOST.pattern}", re.IGNORECAS
 
 def check_consistency(config: Config, sources: dict[str, Source]) -> None:
     """`sources`: of the sections that have another one than the file. Raises ConfigError."""
-    for path, problem in _problems(config):
-        section = path.split(".")[1]
-        raise sources[section].error(path, problem)
+    for option, problem in _problems(config):
+        section = option.partition(".")[0]
+        raise sources[section].error(f"$.{option}", problem)
 
 
-def _problems(config: Config) -> Iterator[tuple[str, str]]:
+def _problems(config: Config) -> Iterator[Problem]:
     for device in config.swap.memory:
         known = DEVICE.fullmatch(device)
         if known is None:
-            yield f"$.swap.memory.{device}", "unknown device; expected cpu or cuda:0"
+            yield f"swap.memory.{device}", "unknown device; expected cpu or cuda:0"
         elif known["node"] and config.cluster is None:
-            yield f"$.swap.memory.{device}", "other machines' devices need a `cluster`"
-    yield from _problems_of_urls(config)
-    yield from _problems_of_addresses(config.server)
-
-
-def _problems_of_addresses(server: ServerConfig) -> Iterator[tuple[str, str]]:
-    if not _is_address(server.host):
-        problem = "not an address; expected one like 127.0.0.1, ::1, *, a name, or unix:/run/x.sock"
-        yield "$.server.host", f"{server.host!r} is {problem}"
-    for index, host in enumerate(server.hosts):
-        if HOST.fullmatch(host) is None:
-            problem = f"expected a name without scheme or path, got {host!r}"
-            yield f"$.server.hosts[{index}]", problem
-    for index, proxy in enumerate(server.trusted_proxies):
-        if proxy != "*" and not is_read(ip_network, proxy):
-            problem = f"expected an address, a network like 10.0.0.0/8, or '*', got {proxy!r}"
-            yield f"$.server.trusted_proxies[{index}]", problem
-    for index, origin in enumerate(server.cors_origins):
-        if ORIGIN.fullmatch(origin) is None:
-            problem = f"expected an origin like https://chat.example, got {origin!r}"
-            yield f"$.server.cors_origins[{index}]", problem
-
-
-def _problems_of_urls(config: Config) -> Iterator[tuple[str, str]]:
+            yield f"swap.memory.{device}", "other machines' devices need a `cluster`"
     for option in ("join.url", "join.advertise", "hub.endpoint", "tracing.endpoint"):
         url = attrgetter(option)(config)
-        if url is not None:
-            try:
-                requested(url)
-            except ValueError as error:
-                yield f"$.{option}", str(error)
+        if url is not None and (problem := fault(requested, url)) is not None:
+            yield option, problem
+    if not _is_address(config.server.host):
+        problem = "not an address; expected one like 127.0.0.1, ::1, *, a name, or unix:/run/x.sock"
+        yield "server.host", f"{config.server.host!r} is {problem}"
+    for name, (is_right, expected) in _LISTED.items():
+        for index, text in enumerate(getattr(config.server, name)):
+            if not is_right(text):
+                yield f"server.{name}[{index}]", f"expected {expected}, got {text!r}"
+
+
+# Of `server`, what each text in a list is.
+_LISTED: Mapping[str, tuple[Callable[[str], object], str]] = {
+    "hosts": (HOST.fullmatch, "a name without scheme or path"),
+    "trusted_proxies": (
+        lambda text: text == "*" or fault(ip_network, text) is None,
+        "an address, a network like 10.0.0.0/8, or '*'",
+    ),
+    "cors_origins": (ORIGIN.fullmatch, "an origin like https://chat.example"),
+}
 
 
 def _is_address(host: str) -> bool:
     """Whether it can be listened on: `server.port` has the port."""
     if host == "*" or host.startswith(f"{UNIX}/"):
         return True
-    return is_read(ip_address, host) or NAME.fullmatch(host) is not None
+    return fault(ip_address, host) is None or NAME.fullmatch(host) is not None
 
 
 FILE = Path("roundhouse.yaml")
@@ -335,25 +327,18 @@ def rooted(config: Config, root: Path) -> Config:
 
     The models' options must have been checked.
     """
-    whole: Config = _rooted(config, type(config), root)
-    known = engines_of(type(config))
-    models = tuple(_rooted_options(model, known, root) for model in whole.models)
-    return msgspec.structs.replace(whole, models=models)
 
-
-def _rooted_options(model: ModelConfig, known: Engines, root: Path) -> ModelConfig:
-    """The same for a model's options, which aren't typed yet."""
-    kinds = option_kinds(model, known)
-    placed = {name: _rooted(value, kinds[name], root) for name, value in model.options.items()}
-    return msgspec.structs.replace(model, options=placed)
-
-
-def _rooted(value: Any, kind: Kind, root: Path) -> Any:
     def placed(value: Any, kind: Kind, _path: str) -> Any:
         is_text = isinstance(value, str) and value and is_path(kind)
         return _rooted_text(value, root) if is_text else value
 
-    return mapped(value, kind, placed)
+    whole: Config = mapped(config, type(config), placed)
+    known, models = engines_of(type(config)), []
+    for model in whole.models:  # whose options aren't typed yet
+        kinds = option_kinds(model, known)
+        own = {name: mapped(one, kinds[name], placed) for name, one in model.options.items()}
+        models.append(msgspec.structs.replace(model, options=own))
+    return msgspec.structs.replace(whole, models=tuple(models))
 
 
 def _rooted_text(text: str, root: Path) -> str:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from config.errors import Source
+from config.errors import Problem, Source
 from config.values import (
     NO_HEADER,
     RUNS_CODE,
@@ -90,11 +90,10 @@ def check_servers(servers: tuple[McpConfig, ...], labels: Sequence[str], source:
     """`labels`: of the API keys. Raises ConfigError, which never quotes a secret."""
     source.refuse_twins("mcp", (server.name for server in servers))
     for index, server in enumerate(servers):
-        for option, problem in _problems(server, labels):
-            raise source.error(f"$.mcp[{index}].{option}", problem)
+        source.refuse(f"$.mcp[{index}]", _problems(server, labels))
 
 
-def _problems(server: McpConfig, labels: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _problems(server: McpConfig, labels: Sequence[str]) -> Iterator[Problem]:
     """What is inconsistent, and where."""
     if not _NAME.fullmatch(server.name):
         yield "name", "expected letters, digits, - and _, 64 at most: tools are called by it"
@@ -114,7 +113,7 @@ def _problems(server: McpConfig, labels: Sequence[str]) -> Iterator[tuple[str, s
             yield f"keys[{k}]", f"no key has the label {label!r}"
 
 
-def _problems_of_url(url: str) -> Iterator[tuple[str, str]]:
+def _problems_of_url(url: str) -> Iterator[Problem]:
     begun = url.removesuffix(ANY)
     is_any = begun != url and begun.endswith("://")
     try:
@@ -128,7 +127,7 @@ def _problems_of_url(url: str) -> Iterator[tuple[str, str]]:
         yield "url", "a URL holds no secrets here; write `headers` instead"
 
 
-def _problems_of_command(command: str) -> Iterator[tuple[str, str]]:
+def _problems_of_command(command: str) -> Iterator[Problem]:
     try:
         if not shlex.split(command):
             yield "command", "a command is needed"

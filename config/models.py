@@ -13,7 +13,7 @@ import yaml
 from config.check import convert
 from config.commands import COMMAND, problems
 from config.engines import CommandOptions, EngineOptions
-from config.errors import ConfigError, Source, suggestion
+from config.errors import ConfigError, Problem, Source, suggestion
 from config.nodes import HERE
 from config.settings import Config, ModelConfig
 from config.shape import Kind, is_configured_only, is_section, options
@@ -51,7 +51,15 @@ def options_for(config: Config, model: ModelConfig, backend: str) -> EngineOptio
     Raises ConfigError where the model has options that this backend doesn't know.
     """
     defaults: EngineOptions = getattr(config.engines, backend)
-    merged = _merged(defaults, model, Source(f"model {model.name!r} ({backend})"), "$.options")
+    source = Source(f"model {model.name!r} ({backend})")
+    own = convert(model.options, type(defaults), source, path="$.options")
+    given = {
+        name: over(getattr(defaults, name), getattr(own, name), value)
+        for name, value in model.options.items()
+    }
+    if model.command is not None:
+        given["command"] = model.command
+    merged = msgspec.structs.replace(defaults, **given)
     return msgspec.structs.replace(merged, host=merged.host or config.engines.host)
 
 
@@ -64,19 +72,6 @@ def over(default: Any, own: Any, given: Any) -> Any:
     return msgspec.structs.replace(default, **{name: getattr(own, name) for name in given})
 
 
-def _merged(
-    defaults: EngineOptions, model: ModelConfig, source: Source, path: str
-) -> EngineOptions:
-    own = convert(model.options, type(defaults), source, path=path)
-    given = {
-        name: over(getattr(defaults, name), getattr(own, name), value)
-        for name, value in model.options.items()
-    }
-    if model.command is not None:
-        given["command"] = model.command
-    return msgspec.structs.replace(defaults, **given)
-
-
 def sampling_for(model: ModelConfig, sampling: type[S]) -> S:
     """The model's sampling defaults as a `sampling`. Which were named: `model.sampling.keys()`.
 
@@ -87,15 +82,22 @@ def sampling_for(model: ModelConfig, sampling: type[S]) -> S:
 
 def check_names(config: Config, source: Source) -> None:
     """Raises ConfigError where two models share a name, or the default model is none of them."""
-    names = _unique_names(config, source)
+    seen: dict[str, str] = {}
+    for path, name in written_names(config):
+        if name in seen:
+            raise source.error(path, f"{name!r} is taken already, by {source.path(seen[name])}")
+        seen[name] = path
     discovered = any(upstream.models == "all" for upstream in config.upstreams)
-    if not names or config.model_dirs or discovered:  # those bring names of their own
-        return
+    if seen and not config.model_dirs and not discovered:  # those bring names of their own
+        source.refuse("$", _problems_of_names(config, seen))
+
+
+def _problems_of_names(config: Config, known: Collection[str]) -> Iterator[Problem]:
     if config.default_model:
-        _one_of(config.default_model, names, source, "$.default_model", "model")
+        yield from _unless_known("default_model", config.default_model, known, "model")
     for index, upstream in enumerate(config.upstreams):
         for k, name in enumerate(upstream.fallbacks):
-            _one_of(name, names, source, f"$.upstreams[{index}].fallbacks[{k}]", "model")
+            yield from _unless_known(f"upstreams[{index}].fallbacks[{k}]", name, known, "model")
 
 
 # What an entry may say of a model that is loaded by another entry.
@@ -115,32 +117,18 @@ PRESET_OPTIONS = (
 def check_options(config: Config, source: Source, sampling: type[msgspec.Struct] | None) -> None:
     """Raises ConfigError for a backend, an option or a sampling default that doesn't exist."""
     known = engines_of(type(config))
-    _check_hosts(config, known, source)
+    source.refuse("$.engines", _problems_of_hosts(config, known))
     for index, model in enumerate(config.models):
         path = f"$.models[{index}]"
-        if model.of is not None:
-            _check_preset(config, model, source, path)
-        _check_options(model, known, source, path)
-        _check_command(config, model, source, path)
-        _check_replicas(model, source, path)
-        _check_pin(config.models[:index], model, source, path)
-        for one in model.each:
-            _check_host(config, one, source, path)
-        for k, name in enumerate(model.mcp):
-            known_tools = [server.name for server in config.mcp if not server.is_open]
-            _one_of(name, known_tools, source, f"{path}.mcp[{k}]", "MCP server")
+        source.refuse(path, _problems_of_preset(config, model))
+        source.refuse(path, _problems_of_backend(model, known))
+        if model.engine is None:
+            _fits_any(model, known, source, f"{path}.options")
+        else:
+            convert(model.options, known[model.engine], source, path=f"{path}.options")
+        source.refuse(path, _problems(config, model, config.models[:index]))
         if sampling is not None:
             convert(model.sampling, sampling, source, path=f"{path}.sampling")
-
-
-def _unique_names(config: Config, source: Source) -> Mapping[str, str]:
-    """Every name and alias with the path it is written at."""
-    seen: dict[str, str] = {}
-    for path, name in written_names(config):
-        if name in seen:
-            raise source.error(path, f"{name!r} is taken already, by {source.path(seen[name])}")
-        seen[name] = path
-    return seen
 
 
 def written_names(config: Config) -> Iterator[tuple[str, str]]:
@@ -156,90 +144,79 @@ def written_names(config: Config) -> Iterator[tuple[str, str]]:
             yield f"$.upstreams[{index}].models.{name}", name
 
 
-def _check_options(model: ModelConfig, engines: Engines, source: Source, path: str) -> None:
-    if model.engine is not None:
-        _one_of(model.engine, engines, source, f"{path}.backend", "backend")
-        convert(model.options, engines[model.engine], source, path=f"{path}.options")
+def _problems_of_hosts(config: Config, known: Engines) -> Iterator[Problem]:
+    """Of engines whose models would all lie on another machine."""
+    hosts = {f"{name}.host": getattr(config.engines, name).host for name in known}
+    for option, host in {"host": config.engines.host, **hosts}.items():
+        if host not in (None, *HERE):
+            yield option, f"{host!r}: expected {', '.join(HERE)}; a node is set for each model"
+
+
+def _problems_of_preset(config: Config, model: ModelConfig) -> Iterator[Problem]:
+    """What only the entry that is loaded can say."""
+    if model.of is None:
         return
-    known = {name: engine for engine in engines.values() for name in options(engine)}
-    for name in model.options.keys() - known.keys():
-        problem = f"no backend has this option; {suggestion(name, known)}"
-        raise source.error(f"{path}.options.{name}", problem)
-    _fits_any(model, engines, source, f"{path}.options")
-
-
-def _check_preset(config: Config, model: ModelConfig, source: Source, path: str) -> None:
-    """Raises ConfigError for what only the entry that is loaded can say."""
     for field in msgspec.structs.fields(ModelConfig):
         value = getattr(model, field.name)
         if field.name not in PRESET_OPTIONS and value not in (field.default, {}):
-            problem = f"a model with `of` is loaded as {model.of!r}; set this option there"
-            raise source.error(f"{path}.{field.name}", problem)
+            yield field.name, f"a model with `of` is loaded as {model.of!r}; set this option there"
     of_presets = {name for one in config.models if one.of for name in (one.name, *one.aliases)}
     if model.of in of_presets:
-        raise source.error(
-            f"{path}.of", f"{model.of!r} has an `of` itself; name the model it names"
-        )
+        yield "of", f"{model.of!r} has an `of` itself; name the model it names"
 
 
-def _check_command(config: Config, model: ModelConfig, source: Source, path: str) -> None:
-    """A model has files, or a command serves it. Raises ConfigError."""
-    if model.engine != COMMAND:
-        if not model.path and model.of is None:
-            raise source.error(path, "the option 'path' is missing")
+def _problems_of_backend(model: ModelConfig, engines: Engines) -> Iterator[Problem]:
+    if model.engine is not None:
+        yield from _unless_known("backend", model.engine, engines, "backend")
         return
-    if model.backend not in (None, COMMAND):
-        raise source.error(f"{path}.backend", f"a model with `command` is not {model.backend}'s")
-    options = _merged(config.engines.command, model, source, f"{path}.options")
-    assert isinstance(options, CommandOptions)
-    for option, problem in problems(options, has_path=bool(model.path)):
-        place = path if option == "command" else f"{path}.options"
-        raise source.error(f"{place}.{option}", problem)
+    known = {name: engine for engine in engines.values() for name in options(engine)}
+    for name in model.options.keys() - known.keys():
+        yield f"options.{name}", f"no backend has this option; {suggestion(name, known)}"
 
 
-def _check_hosts(config: Config, known: Engines, source: Source) -> None:
-    """Raises ConfigError for an engine whose models would all lie on another machine."""
-    hosts = {f"$.engines.{name}": getattr(config.engines, name).host for name in known}
-    for path, host in {"$.engines": config.engines.host, **hosts}.items():
-        if host not in (None, *HERE):
-            problem = f"{host!r}: expected {', '.join(HERE)}; a node is set for each model"
-            raise source.error(f"{path}.host", problem)
-
-
-def _check_replicas(model: ModelConfig, source: Source, path: str) -> None:
-    """Raises ConfigError where each replica's place is given, and another one for all; and where
-    only one of them may be loaded.
-    """
+def _problems(
+    config: Config, model: ModelConfig, before: Sequence[ModelConfig]
+) -> Iterator[Problem]:
+    """What is inconsistent, and where; `before`: the models that stand above it."""
+    if model.engine == COMMAND:
+        yield from _problems_of_command(config, model)
+    elif not model.path and model.of is None:
+        yield "", "the option 'path' is missing"
     if model.replicas != 1 and model.one_of is not None:
-        raise source.error(f"{path}.one_of", "`replicas` are in memory together")
+        yield "one_of", "`replicas` are in memory together"
     if isinstance(model.replicas, tuple) and "host" in model.options:
-        problem = "`replicas` has the host of each already"
-        raise source.error(f"{path}.options.host", problem)
-
-
-def _check_pin(
-    before: Sequence[ModelConfig], model: ModelConfig, source: Source, path: str
-) -> None:
-    """Raises ConfigError for a pinned model that another one would keep from being loaded."""
+        yield "options.host", "`replicas` has the host of each already"
     turns = [one.name for one in before if one.pinned and one.one_of == model.one_of is not None]
     if model.pinned and turns:
-        problem = f"{turns[0]} is pinned, and only one of {model.one_of!r} is in memory at a time"
-        raise source.error(f"{path}.pinned", problem)
+        only = f"only one of {model.one_of!r} is in memory at a time"
+        yield "pinned", f"{turns[0]} is pinned, and {only}"
+    for one in model.each:
+        yield from _problems_of_host(config, one)
+    known_tools = [server.name for server in config.mcp if not server.is_open]
+    for k, name in enumerate(model.mcp):
+        yield from _unless_known(f"mcp[{k}]", name, known_tools, "MCP server")
 
 
-def _check_host(config: Config, model: ModelConfig, source: Source, path: str) -> None:
-    """Raises ConfigError for a node that isn't there, or that can't have this model."""
+def _problems_of_command(config: Config, model: ModelConfig) -> Iterator[Problem]:
+    if model.backend not in (None, COMMAND):
+        yield "backend", f"a model with `command` is not {model.backend}'s"
+    own = options_for(config, model, COMMAND)
+    assert isinstance(own, CommandOptions)
+    for option, problem in problems(own, has_path=bool(model.path)):
+        yield option if option == "command" else f"options.{option}", problem
+
+
+def _problems_of_host(config: Config, model: ModelConfig) -> Iterator[Problem]:
+    """Of a node that isn't there, or that can't have this model."""
     host = model.options.get("host")
     if host is None or host in HERE:
         return
-    _one_of(
-        host, (*HERE, *(node.name for node in config.nodes)), source, f"{path}.options.host", "host"
-    )
+    known = (*HERE, *(node.name for node in config.nodes))
+    yield from _unless_known("options.host", host, known, "host")
     if model.engine == COMMAND:
-        raise source.error(f"{path}.options.host", "commands run on this machine")
+        yield "options.host", "commands run on this machine"
     if not model.path.startswith("/"):
-        problem = "a model on another machine has its whole path there, which begins with /"
-        raise source.error(f"{path}.path", problem)
+        yield "path", "a model on another machine has its whole path there, which begins with /"
 
 
 def _fits_any(model: ModelConfig, engines: Engines, source: Source, path: str) -> None:
@@ -266,9 +243,9 @@ def option_kinds(model: ModelConfig, engines: Engines) -> Mapping[str, Kind]:
     return {name: kinds[name] for name in model.options}
 
 
-def _one_of(word: str, known: Collection[str], source: Source, path: str, what: str) -> None:
+def _unless_known(option: str, word: str, known: Collection[str], what: str) -> Iterator[Problem]:
     if word not in known:
-        raise source.error(path, f"unknown {what} {word!r}; {suggestion(word, known)}")
+        yield option, f"unknown {what} {word!r}; {suggestion(word, known)}"
 
 
 def written(model: ModelConfig) -> str:

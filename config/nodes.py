@@ -3,13 +3,14 @@ both ends prove to have.
 """
 
 import re
+from collections.abc import Iterator
 from typing import Annotated, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
-from config.errors import Source
-from config.values import Name, Secret
+from config.errors import Problem, Source
+from config.values import Name, Secret, fault
 
 HERE = ("process", "worker", "auto")  # what `host` may be besides a node's name
 SHORTEST_TOKEN = 16  # characters: who overhears a connection without TLS can try out short ones
@@ -50,13 +51,13 @@ def check_nodes(nodes: tuple[NodeConfig, ...], source: Source) -> None:
     """Raises ConfigError, which never quotes a token."""
     source.refuse_twins("nodes", (node.name for node in nodes), HERE)
     for index, node in enumerate(nodes):
-        path = f"$.nodes[{index}]"
-        try:
-            split(node.address)
-        except ValueError as error:
-            raise source.error(f"{path}.address", str(error)) from None
-        if len(node.token) < SHORTEST_TOKEN:
-            problem = f"a token has {SHORTEST_TOKEN} characters or more"
-            raise source.error(f"{path}.token", problem)
-        if node.fingerprint is not None and not node.tls:
-            raise source.error(f"{path}.fingerprint", "only with `tls: true`")
+        source.refuse(f"$.nodes[{index}]", _problems(node))
+
+
+def _problems(node: NodeConfig) -> Iterator[Problem]:
+    if (problem := fault(split, node.address)) is not None:
+        yield "address", problem
+    if len(node.token) < SHORTEST_TOKEN:
+        yield "token", f"a token has {SHORTEST_TOKEN} characters or more"
+    if node.fingerprint is not None and not node.tls:
+        yield "fingerprint", "only with `tls: true`"

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from config.errors import Source
+from config.errors import Problem, Source
 from config.values import (
     NO_HEADER,
     AtLeastOne,
@@ -18,6 +18,7 @@ from config.values import (
     PathText,
     PositiveSeconds,
     Secret,
+    fault,
     is_header,
     requested,
 )
@@ -93,19 +94,14 @@ class UpstreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 def completed(upstreams: tuple[UpstreamConfig, ...], source: Source) -> tuple[UpstreamConfig, ...]:
     """The upstreams checked, with whole base URLs. Raises ConfigError, which never quotes a key."""
     source.refuse_twins("upstreams", (upstream.name for upstream in upstreams))
-    found = []
     for index, upstream in enumerate(upstreams):
-        path = f"$.upstreams[{index}]"
-        for option, problem in _problems(upstream):
-            raise source.error(f"{path}.{option}", problem)
-        urls = tuple(
-            _base_url(url, source, f"{path}.urls[{k}]") for k, url in enumerate(upstream.urls)
-        )
-        found.append(msgspec.structs.replace(upstream, urls=urls))
-    return tuple(found)
+        source.refuse(f"$.upstreams[{index}]", _problems(upstream))
+    return tuple(
+        msgspec.structs.replace(one, urls=tuple(map(_base_url, one.urls))) for one in upstreams
+    )
 
 
-def _problems(upstream: UpstreamConfig) -> Iterator[tuple[str, str]]:
+def _problems(upstream: UpstreamConfig) -> Iterator[Problem]:
     """What is inconsistent, and where."""
     if not upstream.urls:
         yield "urls", "at least one base URL is needed"
@@ -121,16 +117,20 @@ def _problems(upstream: UpstreamConfig) -> Iterator[tuple[str, str]]:
         yield "template", "`split: here` needs the model's chat template"
     if upstream.split == "here" and upstream.protocol == "anthropic":
         yield "split", "`here` needs /completions, which Anthropic's API doesn't have"
-    if upstream.proxy is not None:
-        try:
-            requested(upstream.proxy)
-        except ValueError as error:
-            yield "proxy", str(error)
     yield from problems_of_changes(rename=upstream.rename, drop=upstream.drop, set=upstream.set)
     yield from _problems_of_headers(upstream)
+    yield from _problems_of_urls(upstream)
 
 
-def _problems_of_headers(upstream: UpstreamConfig) -> Iterator[tuple[str, str]]:
+def _problems_of_urls(upstream: UpstreamConfig) -> Iterator[Problem]:
+    if upstream.proxy is not None and (problem := fault(requested, upstream.proxy)) is not None:
+        yield "proxy", problem
+    for index, url in enumerate(upstream.urls):
+        if (problem := fault(_base_url, url)) is not None:
+            yield f"urls[{index}]", problem
+
+
+def _problems_of_headers(upstream: UpstreamConfig) -> Iterator[Problem]:
     """Of keys, too, which are sent in one."""
     keys = {"key": upstream.key or "", **{f"keys[{k}]": one for k, one in enumerate(upstream.keys)}}
     for option, key in keys.items():
@@ -143,7 +143,7 @@ def _problems_of_headers(upstream: UpstreamConfig) -> Iterator[tuple[str, str]]:
             yield f"headers.{name}", NO_HEADER
 
 
-def problems_of_changes(**changes: Iterable[str]) -> Iterator[tuple[str, str]]:
+def problems_of_changes(**changes: Iterable[str]) -> Iterator[Problem]:
     """What must not be changed of a request, by the options that change fields of it."""
     for option, names in changes.items():
         for name in names:
@@ -151,14 +151,11 @@ def problems_of_changes(**changes: Iterable[str]) -> Iterator[tuple[str, str]]:
                 yield f"{option}.{name}", "this field belongs to the request itself"
 
 
-def _base_url(url: str, source: Source, path: str) -> str:
-    """`url` without a slash at its end; a server alone is asked under `/v1`."""
-    try:
-        parts = requested(url)
-    except ValueError as error:
-        raise source.error(path, str(error)) from None
+def _base_url(url: str) -> str:
+    """`url` without a slash at its end; a server alone is asked under `/v1`. Raises ValueError."""
+    parts = requested(url)
     if parts.username is not None or parts.password is not None:
-        raise source.error(path, "a URL holds no secrets here; write `key` instead")
+        raise ValueError("a URL holds no secrets here; write `key` instead")
     if parts.query or parts.fragment:
-        raise source.error(path, "a base URL ends with its path, without ? or #")
+        raise ValueError("a base URL ends with its path, without ? or #")
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/') or '/v1'}"

@@ -76,13 +76,13 @@ PATTERNS: Mapping[Unit, str] = {
 }
 
 
-def is_read(read: Callable[[str], object], text: str) -> bool:
-    """`read` takes `text`, and raises no ValueError."""
+def fault(read: Callable[[str], object], text: str) -> str | None:
+    """The text of the ValueError that `read` raises for `text`; None: it takes it."""
     try:
         read(text)
-    except ValueError:
-        return False
-    return True
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 def quantity(text: str, unit: Unit) -> float | None:

@@ -23,7 +23,7 @@ import httpx
 import msgspec
 
 from backends.machine.futures import settle
-from config.values import is_read
+from config.values import fault
 
 FRESH = 30.0  # seconds that addresses are used
 FAILED = 1.0  # seconds until a name that has none is looked up again
@@ -52,7 +52,7 @@ class Resolver(msgspec.Struct, eq=False):
 
     async def addresses(self, host: str) -> tuple[str, ...]:
         """At least one. Raises OSError; without limit in time."""
-        if is_read(ip_address, host):
+        if fault(ip_address, host) is None:
             return (host,)
         if self._until.get(host, -math.inf) <= self._clock():
             self._begin(host)
