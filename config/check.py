@@ -36,52 +36,68 @@ def convert(
 
     Raises ConfigError for unknown and missing options and for values of the wrong type.
     """
-    return msgspec.convert(_read(data, kind, source, path, strict=strict), kind, strict=strict)
+    return msgspec.convert(_Reader(source, strict).read(data, kind, path), kind, strict=strict)
 
 
-def _read(data: object, kind: Kind, source: Source, path: str, *, strict: bool) -> object:
-    """`data` with all texts that have a unit as numbers."""
-    if is_section(kind):
-        if isinstance(data, kind):  # what a program hands in may be built already
-            return data
-        data = {} if data is None else data  # all its lines are comments
-        return _read_section(data, kind, source, path, strict=strict)
-    if (item := list_item(kind)) is not None:
-        if not isinstance(data, list | tuple):
-            raise source.error(path, f"expected a list, got {_named(data)}")
-        return [
-            _read(value, item, source, f"{path}[{index}]", strict=strict)
-            for index, value in enumerate(data)
-        ]
-    if (item := mapping_item(kind)) is not None:
-        return {
-            name: _read(value, item, source, f"{path}.{name}", strict=strict)
-            for name, value in _entries(data, source, path).items()
+class _Reader(msgspec.Struct, frozen=True):
+    """Reads the data of a source: all texts that have a unit become numbers."""
+
+    source: Source
+    strict: bool
+
+    def read(self, data: object, kind: Kind, path: str) -> object:
+        """`data`, at `path`, as msgspec takes it for a `kind`. Raises ConfigError."""
+        if is_section(kind):
+            if isinstance(data, kind):  # what a program hands in may be built already
+                return data
+            # None: all its lines are comments
+            return self._section({} if data is None else data, kind, path)
+        if (item := list_item(kind)) is not None:
+            if not isinstance(data, list | tuple):
+                raise self.source.error(path, f"expected a list, got {_named(data)}")
+            return [self.read(one, item, f"{path}[{k}]") for k, one in enumerate(data)]
+        if (item := mapping_item(kind)) is not None:
+            entries = self._entries(data, path)
+            return {name: self.read(one, item, f"{path}.{name}") for name, one in entries.items()}
+        if isinstance(data, dict) and (mapping := mapping_in(kind)) is not None:
+            return self.read(data, mapping, path)
+        return self._leaf(data, kind, path)
+
+    def _section(self, data: object, section: type[msgspec.Struct], path: str) -> object:
+        known = options(section)
+        entries = self._entries(data, path)
+        if path == "$":  # what anchors are written in
+            entries = {name: one for name, one in entries.items() if not name.startswith("x-")}
+        for name in entries:
+            if name not in known:
+                meant = suggestion(name, known, _below(section))
+                raise self.source.error(f"{path}.{name}", f"unknown option; {meant}")
+        read = {
+            name: self.read(value, known[name], f"{path}.{name}") for name, value in entries.items()
         }
-    if isinstance(data, dict) and (mapping := mapping_in(kind)) is not None:
-        return _read(data, mapping, source, path, strict=strict)
-    return _read_leaf(data, kind, source, path, strict=strict)
+        for field in msgspec.structs.fields(section):
+            if field.required and field.name not in read:
+                raise self.source.error(path, f"the option {field.name!r} is missing")
+        return read
 
+    def _leaf(self, data: object, kind: Kind, path: str) -> object:
+        unit = unit_of(kind)
+        if unit is not None and isinstance(data, str):
+            number = quantity(data, unit)
+            data = data if number is None else number
+        try:
+            msgspec.convert(data, kind, strict=self.strict)
+        except msgspec.ValidationError:
+            raise self.source.error(path, _problem(data, kind)) from None
+        return data
 
-def _read_section(
-    data: object, section: type[msgspec.Struct], source: Source, path: str, *, strict: bool
-) -> object:
-    known = options(section)
-    entries = _entries(data, source, path)
-    if path == "$":  # what anchors are written in
-        entries = {name: one for name, one in entries.items() if not name.startswith("x-")}
-    for name in entries:
-        if name not in known:
-            meant = suggestion(name, known, _below(section))
-            raise source.error(f"{path}.{name}", f"unknown option; {meant}")
-    read = {
-        name: _read(value, known[name], source, f"{path}.{name}", strict=strict)
-        for name, value in entries.items()
-    }
-    for field in msgspec.structs.fields(section):
-        if field.required and field.name not in read:
-            raise source.error(path, f"the option {field.name!r} is missing")
-    return read
+    def _entries(self, data: object, path: str) -> dict[str, object]:
+        if not isinstance(data, dict):
+            raise self.source.error(path, f"expected options by name, got {_named(data)}")
+        for name in data:
+            if not isinstance(name, str):
+                raise self.source.error(path, f"expected a name, got {name!r} (put it in quotes)")
+        return data
 
 
 def _below(section: type[msgspec.Struct]) -> Mapping[str, str]:
@@ -91,18 +107,6 @@ def _below(section: type[msgspec.Struct]) -> Mapping[str, str]:
         engines = filter(is_section, options(EnginesConfig).values())
         found |= {name: f"options.{name}" for engine in engines for name in options(engine)}
     return found
-
-
-def _read_leaf(data: object, kind: Kind, source: Source, path: str, *, strict: bool) -> object:
-    unit = unit_of(kind)
-    if unit is not None and isinstance(data, str):
-        number = quantity(data, unit)
-        data = data if number is None else number
-    try:
-        msgspec.convert(data, kind, strict=strict)
-    except msgspec.ValidationError:
-        raise source.error(path, _problem(data, kind)) from None
-    return data
 
 
 YES, NO = ("yes", "on", "y"), ("no", "off", "n")
@@ -153,15 +157,6 @@ def _range(kind: Kind) -> str:
     if least is None:
         return ""
     return f" from {least} to {most}" if most and most < LARGEST else f" of at least {least:g}"
-
-
-def _entries(data: object, source: Source, path: str) -> dict[str, object]:
-    if not isinstance(data, dict):
-        raise source.error(path, f"expected options by name, got {_named(data)}")
-    for name in data:
-        if not isinstance(name, str):
-            raise source.error(path, f"expected a name, got {name!r} (put it in quotes)")
-    return data
 
 
 def _named(data: object) -> str:

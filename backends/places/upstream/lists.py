@@ -346,14 +346,10 @@ class Lists(msgspec.Struct, eq=False):
     async def _asked(self, replica: Replica) -> bytes:
         url = replica.url + _PATHS[self._config.protocol]
         with httpx_errors(self._config):
-            request = self._client.build_request("GET", url, headers=replica.headers)
             with anyio.move_on_after(PROBE_TIMEOUT):
-                response = await self._client.send(request, stream=True)
-                try:
+                async with self._client.stream("GET", url, headers=replica.headers) as response:
                     plain(response)
                     body = await read_body(response, MAX_LIST)
-                finally:
-                    await response.aclose()
                 if response.status_code != httpx.codes.OK:
                     raise refusal(response.status_code, response.headers, body)
                 return body

@@ -6,7 +6,7 @@ progress; `POST /unload` is for administrators' keys.
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Annotated, Any
 
 import anyio
@@ -129,13 +129,11 @@ async def _posted(
     config, client = upstream.config, upstream.client
     url = replica.url.removesuffix("/v1") + path
     with httpx_errors(config):
-        request = client.build_request("POST", url, json=body, headers=replica.headers)
-        try:
-            async with asyncio.timeout(within):
-                response = await client.send(request, stream=True)
-        except TimeoutError:
-            raise late("answer", within) from None
-        try:
+        async with AsyncExitStack() as held:
+            streamed = client.stream("POST", url, json=body, headers=replica.headers)
+            try:
+                async with asyncio.timeout(within):
+                    response = await held.enter_async_context(streamed)
+            except TimeoutError:
+                raise late("answer", within) from None
             yield response
-        finally:
-            await response.aclose()

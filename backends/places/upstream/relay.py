@@ -192,11 +192,8 @@ class Relay(msgspec.Struct, frozen=True, eq=False):
         with httpx_errors(config):
             try:
                 async with asyncio.timeout(config.first_byte_timeout):
-                    request = client.build_request(
-                        "POST", url, content=question.body, headers=headers
-                    )
-                    response = await client.send(request, stream=True)
-                    held.push_async_callback(response.aclose)
+                    streamed = client.stream("POST", url, content=question.body, headers=headers)
+                    response = await held.enter_async_context(streamed)
                     if response.status_code != httpx.codes.OK:
                         raise await refused(response)
                     return await begin(response)
