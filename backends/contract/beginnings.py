@@ -9,6 +9,7 @@ process of an engine that has its own, which speaks to it through `backends.engi
 """
 
 from array import array
+from collections import deque
 from collections.abc import Sequence
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -20,6 +21,7 @@ from config.values import alike
 
 BLOCK = 32  # tokens of a link of the chain; a shorter beginning isn't kept
 WORD = array("q").itemsize
+PIECE = 4 << 20  # bytes; the gateway's event loop copies one in a millisecond or two
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Tier: TypeAlias = Literal["memory", "disk"]
@@ -55,6 +57,14 @@ class Taken(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     def size(self) -> int:
         """Bytes."""
         return sum(one.nbytes for one in self.buffers)
+
+    def pieces(self) -> deque[Bytes]:
+        """The buffers in the pieces that they go elsewhere in, and are filled by."""
+        return deque(
+            buffer[start : start + PIECE]
+            for buffer in self.buffers
+            for start in range(0, len(buffer), PIECE)
+        )
 
 
 class SavedSlot(msgspec.Struct, frozen=True, eq=False, tag=True, array_like=True):

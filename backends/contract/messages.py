@@ -297,15 +297,9 @@ class FindLongest(PortMessage, frozen=True):
 
 
 class ReadFound(PortMessage, frozen=True):
-    """Of what the question `found` was answered with: `size` bytes of its buffer `part` (0: the
-    whole), from `start` on. Answered with `KeptBytes`. After the last piece no more is read.
-    """
+    """Of what the question `found` was answered with the next piece. Answered with `KeptBytes`."""
 
     found: int
-    part: int
-    start: int
-    size: int
-    is_last: bool = False
 
 
 class FoundUsed(PortMessage, frozen=True):
@@ -332,11 +326,9 @@ class Offer(PortMessage, frozen=True):
 
 
 class OfferedBytes(PortMessage, frozen=True, eq=False):
-    """A piece of the buffer `part`, from `start` on."""
+    """Its next piece."""
 
     offer: int
-    part: int
-    start: int
     data: Bytes
 
 

@@ -15,7 +15,7 @@ means to, however large a beginning is and however slow the network.
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeAlias
@@ -45,7 +45,6 @@ from backends.contract.messages import (
 
 log = structlog.get_logger(__name__)
 
-PIECE = 4 << 20  # bytes; the gateway's event loop copies one in a millisecond or two
 AT_ONCE = 0.005  # seconds that an engine's thread waits for what is mostly there in less than one
 PATIENCE = 0.5  # seconds that it waits to hear whether a beginning is wanted
 LOST = 30.0  # see `BeginningsAfar`
@@ -216,15 +215,13 @@ class BeginningsAfar:
     def _fetch(self, number: int, there: FoundThere) -> Fetched | None:
         """On the fetcher's thread."""
         began, taken = time.perf_counter(), there.head.empty()
-        places = [*pieces(there.head.sizes)]
         try:
-            for part, start, size in places:
-                is_last = (part, start, size) == places[-1]
-                answer = self._answer(ReadFound(number, part, start, size, is_last))
-                if not isinstance(answer, KeptBytes) or len(answer.data) != size:
+            for room in taken.pieces():
+                answer = self._answer(ReadFound(number))
+                if not isinstance(answer, KeptBytes) or len(answer.data) != len(room):
                     self._tell(KeptAsked(next(self._numbers), FoundUsed(number, 0, 0.0)))
                     return None
-                taken.buffers[part][start : start + size] = answer.data
+                room[:] = answer.data
             seconds = time.perf_counter() - began
             return Fetched(number, taken, there.start, there.tier, seconds)
         finally:
@@ -244,23 +241,14 @@ class BeginningsAfar:
                 self._news.notify_all()
 
     def _offer(self, taken: Taken, seconds: Callable[[], float]) -> None:
-        head = TakenHead.of(taken)
-        number, answer = self._ask(Offer(head))
+        number, answer = self._ask(Offer(TakenHead.of(taken)))
         if not isinstance(answer.result(self._lost), Welcome):
             return
-        for part, start, size in pieces(head.sizes):
-            piece = OfferedBytes(number, part, start, taken.buffers[part][start : start + size])
-            if not isinstance(self._answer(piece), Welcome):
+        for piece in taken.pieces():
+            if not isinstance(self._answer(OfferedBytes(number, piece)), Welcome):
                 return
         self._answer(Offered(number, seconds()))
 
 
 def _begins(taken: Taken) -> Tokens:
     return taken.owner, packed(taken.tokens[:BLOCK])
-
-
-def pieces(sizes: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Buffers of these sizes in pieces: which of them, from where, and how many bytes."""
-    for part, size in enumerate(sizes):
-        for start in range(0, size, PIECE):
-            yield part, start, min(PIECE, size - start)

@@ -4,6 +4,7 @@ is `backends.engines.kept`, which says what goes between.
 
 import threading
 from array import array
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -12,7 +13,7 @@ import numpy as np
 import structlog
 from msgspec.structs import replace
 
-from backends.contract.beginnings import Beginnings, Coming, Found, Taken
+from backends.contract.beginnings import Beginnings, Bytes, Coming, Found, Taken
 from backends.contract.latest import Latest
 from backends.contract.messages import (
     ComingThere,
@@ -38,6 +39,7 @@ log = structlog.get_logger(__name__)
 
 AT_HAND = 8  # beginnings that were found, and may still be read
 MOST_ASKED = 4_096  # questions at a time
+NOTHING = None, deque[Bytes]()
 
 
 class BeginningsDesk:
@@ -48,8 +50,10 @@ class BeginningsDesk:
     def __init__(self, beginnings: Beginnings, send: Callable[[KeptAnswered], None]) -> None:
         self._beginnings = beginnings
         self._send = send
-        self._found = Latest[int, Found](AT_HAND)
-        self._offers: dict[int, Taken] = {}  # of which pieces have come
+        # What was found, without its bytes, and the pieces of these that were not read yet.
+        self._found = Latest[int, tuple[Found, deque[Bytes]]](AT_HAND)
+        # What was offered, and its pieces that have not come yet.
+        self._offers: dict[int, tuple[Taken, deque[Bytes]]] = {}
         self._thread = ThreadPoolExecutor(1, "kept-desk")
         self._room = threading.Semaphore(MOST_ASKED)
 
@@ -81,8 +85,9 @@ class BeginningsDesk:
         match question:
             case FindLongest(owner, tokens, than):
                 return self._find(number, owner, tokens, than)
-            case ReadFound():
-                return self._read(question)
+            case ReadFound(found):
+                _, left = self._found.get(found, NOTHING)
+                return KeptBytes(left.popleft()) if left else NothingThere()
             case IsWanted(owner, tokens, size, seconds):
                 return _yes(self._beginnings.wants(owner, array("q", tokens), size, seconds))
             case Offer(head):
@@ -92,28 +97,20 @@ class BeginningsDesk:
             case Offered(offer, seconds):
                 return _yes(self._keep(offer, seconds))
             case FoundUsed(found, count, seconds):
-                if (one := self._found.pop(found, None)) is not None and count:
+                one, _ = self._found.pop(found, NOTHING)
+                if one is not None and count:
                     self._beginnings.put_back(one, count, seconds)
         return None
 
     def _find(self, number: int, owner: str, tokens: bytes, than: int) -> KeptAnswer:
         match self._beginnings.longest(owner, array("q", tokens), than):
             case Found(taken=taken) as found:
-                self._found[number] = found
+                bare = replace(taken, whole=np.empty(0, np.uint8), parts=())
+                self._found[number] = replace(found, taken=bare), taken.pieces()
                 return FoundThere(found.start, found.tier, TakenHead.of(taken))
             case Coming():
                 return ComingThere()
         return NothingThere()
-
-    def _read(self, wanted: ReadFound) -> KeptAnswer:
-        found = self._found.get(wanted.found)
-        if found is None:
-            return NothingThere()
-        buffers, until = found.taken.buffers, wanted.start + wanted.size
-        if wanted.is_last:  # what it was is known until it is put back
-            bare = replace(found.taken, whole=np.empty(0, np.uint8), parts=())
-            self._found[wanted.found] = replace(found, taken=bare)
-        return KeptBytes(buffers[wanted.part][wanted.start : until])
 
     def _open(self, number: int, head: TakenHead) -> KeptAnswer:
         """One at a time: an earlier one was given up."""
@@ -121,18 +118,20 @@ class BeginningsDesk:
         tokens, size = array("q", head.tokens), sum(head.sizes)
         if not self._beginnings.wants(head.owner, tokens, size, head.seconds):
             return NothingThere()
-        self._offers[number] = head.empty()
+        arriving = head.empty()
+        self._offers[number] = arriving, arriving.pieces()
         return Welcome()
 
     def _put(self, piece: OfferedBytes) -> bool:
-        if (arriving := self._offers.get(piece.offer)) is None:
+        _, rooms = self._offers.get(piece.offer, NOTHING)
+        if not rooms or len(rooms[0]) != len(piece.data):
             return False
-        until = piece.start + len(piece.data)
-        arriving.buffers[piece.part][piece.start : until] = piece.data
+        rooms.popleft()[:] = piece.data
         return True
 
     def _keep(self, number: int, seconds: float) -> bool:
-        if (arriving := self._offers.pop(number, None)) is None:
+        arriving, missing = self._offers.pop(number, NOTHING)
+        if arriving is None or missing:
             return False
         self._beginnings.keep(arriving, seconds)
         return True

@@ -77,8 +77,8 @@ EVENTS: Sequence[Message] = (
     Outcomes(((1, Piece("a", (1,))), (2, Piece("b", (2,))))),
     Answered(1, SavedSlot(3, MUCH + 7)),
     Answered(2, SavedSlot(3, FEW)),
-    KeptAsked(9, OfferedBytes(3, 1, 70, MUCH)),
-    KeptAsked(10, OfferedBytes(3, 1, 70, FEW)),
+    KeptAsked(9, OfferedBytes(3, MUCH)),
+    KeptAsked(10, OfferedBytes(3, FEW)),
 )
 
 

@@ -163,7 +163,7 @@ def test_any_output_comes_as_it_went(output: Piece | Scored | PromptProgress | E
 def test_any_event_comes_as_it_went(kind: type) -> None:
     values = {"key": 7, "number": 7, "reason": "broken", "outputs": ((7, ENDED),)}
     values["answer"] = SavedSlot(3, np.frombuffer(b"cells", np.uint8))
-    values["question"] = OfferedBytes(3, 1, 70, np.frombuffer(b"\x00\xff", np.uint8))
+    values["question"] = OfferedBytes(3, np.frombuffer(b"\x00\xff", np.uint8))
     values |= {"vectors": (b"\x00\xff", b""), "failure": Failure("InvalidJob", "no", "input")}
     names = [field.name for field in msgspec.structs.fields(kind)]
     event = kind(**{name: values[name] for name in names})

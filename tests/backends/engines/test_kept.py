@@ -9,7 +9,15 @@ from contextlib import contextmanager
 import msgspec
 import numpy as np
 
-from backends.contract.beginnings import Beginnings, Coming, Found, NothingKept, Part, Taken
+from backends.contract.beginnings import (
+    PIECE,
+    Beginnings,
+    Coming,
+    Found,
+    NothingKept,
+    Part,
+    Taken,
+)
 from backends.contract.messages import (
     KeptAnswered,
     KeptAsked,
@@ -17,7 +25,7 @@ from backends.contract.messages import (
     NothingThere,
     OfferedBytes,
 )
-from backends.engines.kept import PIECE, BeginningsAfar, pieces
+from backends.engines.kept import BeginningsAfar
 from backends.places.kept.desk import BeginningsDesk
 from backends.places.kept.store import KeptStore
 from tests.backends.places.kept.afar import from_afar
@@ -138,7 +146,7 @@ def test_a_beginning_that_loses_a_piece_is_none() -> None:
 def test_pieces_of_an_offer_that_is_not_there_are_refused() -> None:
     answers: list[KeptAnswered] = []
     desk = BeginningsDesk(NothingKept(), answers.append)
-    desk.ask(KeptAsked(1, OfferedBytes(7, 0, 0, np.zeros(3, np.uint8))))
+    desk.ask(KeptAsked(1, OfferedBytes(7, np.zeros(3, np.uint8))))
     desk._thread.shutdown()  # noqa: SLF001 - when all is answered
     assert answers == [KeptAnswered(1, NothingThere())]
 
@@ -152,9 +160,10 @@ def test_where_nobody_answers_prompts_are_computed() -> None:
 
 def test_a_beginning_of_many_gigabytes_has_bounded_pieces() -> None:
     sizes = (5 << 30, 0, 3)
-    found = [*pieces(sizes)]
-    assert max(size for *_, size in found) == PIECE
-    assert sum(size for *_, size in found) == sum(sizes)
-    assert (
-        msgspec.structs.asdict(OfferedBytes(1, *found[-1][:2], np.zeros(3, np.uint8)))["part"] == 2
-    )
+    whole, *states = (np.broadcast_to(np.uint8(k), size) for k, size in enumerate(sizes))
+    found = msgspec.structs.replace(
+        taken(), whole=whole, parts=tuple(Part(k, state) for k, state in enumerate(states))
+    ).pieces()
+    assert max(map(len, found)) == PIECE
+    assert sum(map(len, found)) == sum(sizes)
+    assert found[-1].tolist() == [2, 2, 2]

@@ -55,7 +55,7 @@ def framed(event: WorkerEvent) -> bytes:
 
 def naming(file: int) -> bytes:
     """A piece of a kept conversation that lies in a file of the gateway's machine."""
-    piece = ["OfferedBytes", 1, 0, 0, [LARGE, file]]
+    piece = ["OfferedBytes", 1, [LARGE, file]]
     payload = msgspec.msgpack.encode(["KeptAsked", 1, piece])
     return HEADER.pack(len(payload)) + payload
 
