@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 import yaml
 
+from config.document import entries, path_of
 from config.secrets import PLACES
 from config.settings import Config
 from config.shape import Option, leaves, value_of, with_option
@@ -153,7 +154,13 @@ def masked_text(text: str) -> str | None:
     """
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
-        secrets = sorted(set(_secrets(node, "$"))) if node is not None else []
+        secrets = sorted(
+            {
+                (value.start_mark.index, value.end_mark.index)
+                for steps, _, value in entries(node)
+                if _is_secret(path_of(steps, "[]"), value)
+            }
+        )
     except (yaml.YAMLError, RecursionError):
         return None
     parts, end = [], 0
@@ -189,14 +196,6 @@ def _line(line: str) -> str:
     return head + mark + _IN_COMMENT.sub(rf"\g<1>{MASK}", comment)
 
 
-def _secrets(node: yaml.Node, path: str) -> Iterator[tuple[int, int]]:
-    """Where the secrets in `node` begin and end, in characters."""
-    match node:
-        case yaml.MappingNode():
-            for key, value in node.value:
-                yield from _secrets(value, f"{path}.{key.value}")
-        case yaml.SequenceNode():
-            for value in node.value:
-                yield from _secrets(value, f"{path}[]")
-        case yaml.ScalarNode() if _SECRET.fullmatch(path) and not node.value.startswith(PLACES):
-            yield node.start_mark.index, node.end_mark.index
+def _is_secret(path: str, node: yaml.Node) -> bool:
+    is_text = isinstance(node, yaml.ScalarNode) and not node.value.startswith(PLACES)
+    return is_text and _SECRET.fullmatch(path) is not None

@@ -60,7 +60,14 @@ def parse(text: str, name: str) -> tuple[object, Source]:
             return {}, Source(name)
         if _size(node, {}) > MOST_NODES:
             raise Source(name).error("$", "its aliases make it too large")
-        source = Source(name, {"$": 1, **dict(_lines(node, "$", Source(name)))})
+        lines: dict[Steps, int] = {(): 1}
+        for steps, start, _ in entries(node):
+            line = start.start_mark.line + 1
+            if steps in lines:
+                path, problem = path_of(steps), f"given twice; first in line {lines[steps]}"
+                raise Source(name, {path: line}).error(path, problem)
+            lines[steps] = line
+        source = Source(name, {path_of(steps): line for steps, line in lines.items()})
         return loader.construct_document(node), source
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
@@ -95,21 +102,24 @@ def _below(node: yaml.Node) -> Iterator[yaml.Node]:
             yield from node.value
 
 
-def _lines(node: yaml.Node, path: str, source: Source) -> Iterator[tuple[str, int]]:
-    """The path and line of everything below `node`."""
+Steps: TypeAlias = tuple[str | int, ...]  # the names and the places in lists on the way to a value
+
+
+def entries(
+    node: yaml.Node | None, above: Steps = ()
+) -> Iterator[tuple[Steps, yaml.Node, yaml.Node]]:
+    """All that stands below `node`: the way there, where it begins (its key), and itself."""
+    below: list[tuple[str | int, yaml.Node, yaml.Node]] = []
     match node:
         case yaml.MappingNode():
-            seen: dict[str, int] = {}
-            for key, value in node.value:
-                here, line = f"{path}.{key.value}", key.start_mark.line + 1
-                if here in seen:
-                    problem = f"given twice; first in line {seen[here]}"
-                    raise Source(source.name, {here: line}).error(here, problem)
-                seen[here] = line
-                yield here, line
-                yield from _lines(value, here, source)
+            below = [(str(key.value), key, value) for key, value in node.value]
         case yaml.SequenceNode():
-            for index, value in enumerate(node.value):
-                here = f"{path}[{index}]"
-                yield here, value.start_mark.line + 1
-                yield from _lines(value, here, source)
+            below = [(index, value, value) for index, value in enumerate(node.value)]
+    for step, start, value in below:
+        yield (*above, step), start, value
+        yield from entries(value, (*above, step))
+
+
+def path_of(steps: Steps, item: str = "[{}]") -> str:
+    """`$.models[0].name`; `item`: how a place in a list is written."""
+    return "$" + "".join(f".{one}" if isinstance(one, str) else item.format(one) for one in steps)

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import msgspec
 import yaml
 
+from config.document import entries, path_of
 from config.models import ENGINES
 from config.settings import Config
 from config.shape import (
@@ -45,7 +46,11 @@ def descriptions(text: str) -> Mapping[str, str]:
     """The comment above each option, by path without indices: `$.models.name`."""
     lines = uncommented(text).splitlines()
     node = yaml.compose(uncommented(text), Loader=yaml.SafeLoader)
-    return {path: _comment_above(line, lines) for path, line in _keys(node, "$")}
+    return {
+        path_of(steps, ""): _comment_above(key.start_mark.line, lines)
+        for steps, key, _ in entries(node)
+        if isinstance(steps[-1], str)
+    }
 
 
 def schema() -> Schema:
@@ -98,18 +103,6 @@ def _sections(section: type[msgspec.Struct], path: str) -> Iterator[tuple[str, K
         inner = list_item(kind) or kind
         if is_section(inner):
             yield from _sections(inner, f"{path}.{name}")
-
-
-def _keys(node: yaml.Node | None, path: str) -> Iterator[tuple[str, int]]:
-    """Every key's path and line, counted from 0."""
-    match node:
-        case yaml.MappingNode():
-            for key, value in node.value:
-                yield f"{path}.{key.value}", key.start_mark.line
-                yield from _keys(value, f"{path}.{key.value}")
-        case yaml.SequenceNode():
-            for value in node.value:
-                yield from _keys(value, path)
 
 
 def _comment_above(line: int, lines: list[str]) -> str:

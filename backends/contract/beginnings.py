@@ -9,8 +9,7 @@ process of an engine that has its own, which speaks to it through `backends.engi
 """
 
 from array import array
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
@@ -57,14 +56,6 @@ class Taken(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     def size(self) -> int:
         """Bytes."""
         return sum(one.nbytes for one in self.buffers)
-
-    def pieces(self) -> deque[Bytes]:
-        """The buffers in the pieces that they go elsewhere in, and are filled by."""
-        return deque(
-            buffer[start : start + PIECE]
-            for buffer in self.buffers
-            for start in range(0, len(buffer), PIECE)
-        )
 
 
 class SavedSlot(msgspec.Struct, frozen=True, eq=False, tag=True, array_like=True):
@@ -177,6 +168,12 @@ class Keeping(Protocol):
 def packed(tokens: Sequence[int]) -> bytes:
     """As an entry has them."""
     return array("q", tokens).tobytes()
+
+
+def pieces(buffers: Iterable[Bytes]) -> Iterator[Bytes]:
+    """What goes to another process or a disk at once, and what comes from there is written into."""
+    for buffer in buffers:
+        yield from (buffer[start : start + PIECE] for start in range(0, len(buffer), PIECE))
 
 
 def common_length(left: Sequence[object], right: Sequence[object]) -> int:

@@ -23,7 +23,7 @@ from typing import TypeAlias
 import msgspec
 import structlog
 
-from backends.contract.beginnings import BLOCK, Coming, Found, Taken, packed
+from backends.contract.beginnings import BLOCK, Coming, Found, Taken, packed, pieces
 from backends.contract.messages import (
     ComingThere,
     FindLongest,
@@ -216,7 +216,7 @@ class BeginningsAfar:
         """On the fetcher's thread."""
         began, taken = time.perf_counter(), there.head.empty()
         try:
-            for room in taken.pieces():
+            for room in pieces(taken.buffers):
                 answer = self._answer(ReadFound(number))
                 if not isinstance(answer, KeptBytes) or len(answer.data) != len(room):
                     self._tell(KeptAsked(next(self._numbers), FoundUsed(number, 0, 0.0)))
@@ -244,7 +244,7 @@ class BeginningsAfar:
         number, answer = self._ask(Offer(TakenHead.of(taken)))
         if not isinstance(answer.result(self._lost), Welcome):
             return
-        for piece in taken.pieces():
+        for piece in pieces(taken.buffers):
             if not isinstance(self._answer(OfferedBytes(number, piece)), Welcome):
                 return
         self._answer(Offered(number, seconds()))

@@ -184,8 +184,29 @@ class ClusterNodes:
             return
         process.stdin.write(encode(order) + b"\n")
 
-    async def connect(self) -> None:
-        """Start the process that speaks to Ray, and wait until it does. Raises ClusterFailed."""
+    async def _run(self) -> None:
+        """For ever: hear what the process reports. Where it ends all nodes are lost, and it is
+        begun again.
+        """
+        while True:
+            try:
+                reports = await self._connected()
+            except ClusterFailed as error:
+                log.warning("there is no cluster", reason=str(error))
+            else:
+                async for line in reports:
+                    self._hear(line)
+                log.warning("the connection to Ray was lost")
+                await self._end()
+                self._refuse()
+                self.nodes.clear()
+                self._changed()
+            await asyncio.sleep(REST)
+
+    async def _connected(self) -> asyncio.StreamReader:
+        """Start the process that speaks to Ray, and wait until it does: what it reports then.
+        Raises ClusterFailed.
+        """
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", f"{__package__}.control", str(os.getpid())),
             *(self._address, str(int(self._tls))),
@@ -196,15 +217,15 @@ class ClusterNodes:
             start_new_session=True,  # a terminal's Ctrl-C is not for it
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         )
-        failure: str | None = f"nothing answered within {CONNECTING:.0f} s"
+        reports = self._process.stdout
+        assert reports is not None, "it has a pipe"
         try:
-            assert self._process.stdout is not None
             async with asyncio.timeout(CONNECTING):
-                first = decode_report(await self._process.stdout.readline())
+                first = decode_report(await reports.readline())
             assert isinstance(first, Connected), "it comes first"
             failure = first.failure
         except TimeoutError:
-            pass
+            failure = f"nothing answered within {CONNECTING:.0f} s"
         except msgspec.DecodeError:
             failure = "the process that speaks to Ray ended"
         except asyncio.CancelledError:
@@ -213,34 +234,7 @@ class ClusterNodes:
         if failure is not None:
             await self._end()
             raise ClusterFailed(f"Ray's cluster {self._address!r} can't be reached: {failure}")
-
-    async def _run(self) -> None:
-        """For ever: hear what the process reports. Where it ends all nodes are lost, and it is
-        begun again.
-        """
-        while True:
-            async for line in await self._connected():
-                self._hear(line)
-            log.warning("the connection to Ray was lost")
-            await self._end()
-            self._refuse()
-            self.nodes.clear()
-            self._changed()
-            await asyncio.sleep(REST)
-
-    async def _connected(self) -> asyncio.StreamReader:
-        """What the process reports, once there is one."""
-        while True:
-            try:
-                await self.connect()
-            except ClusterFailed as error:
-                log.warning("there is no cluster", reason=str(error))
-                await asyncio.sleep(REST)
-            else:
-                break
-        assert self._process is not None, "it was begun"
-        assert self._process.stdout is not None, "it has a pipe"
-        return self._process.stdout
+        return reports
 
     async def _end(self) -> None:
         process, self._process = self._process, None

@@ -13,7 +13,7 @@ import numpy as np
 import structlog
 from msgspec.structs import replace
 
-from backends.contract.beginnings import Beginnings, Bytes, Coming, Found, Taken
+from backends.contract.beginnings import Beginnings, Bytes, Coming, Found, Taken, pieces
 from backends.contract.latest import Latest
 from backends.contract.messages import (
     ComingThere,
@@ -106,7 +106,7 @@ class BeginningsDesk:
         match self._beginnings.longest(owner, array("q", tokens), than):
             case Found(taken=taken) as found:
                 bare = replace(taken, whole=np.empty(0, np.uint8), parts=())
-                self._found[number] = replace(found, taken=bare), taken.pieces()
+                self._found[number] = replace(found, taken=bare), deque(pieces(taken.buffers))
                 return FoundThere(found.start, found.tier, TakenHead.of(taken))
             case Coming():
                 return ComingThere()
@@ -119,7 +119,7 @@ class BeginningsDesk:
         if not self._beginnings.wants(head.owner, tokens, size, head.seconds):
             return NothingThere()
         arriving = head.empty()
-        self._offers[number] = arriving, arriving.pieces()
+        self._offers[number] = arriving, deque(pieces(arriving.buffers))
         return Welcome()
 
     def _put(self, piece: OfferedBytes) -> bool:

@@ -16,7 +16,7 @@ import os
 import struct
 import time
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import blake2b, scrypt
 from pathlib import Path
@@ -28,7 +28,7 @@ import msgspec
 import numpy as np
 import structlog
 
-from backends.contract.beginnings import WORD, Bytes, Taken, TakenFacts, packed
+from backends.contract.beginnings import PIECE, WORD, Bytes, Taken, TakenFacts, packed, pieces
 from backends.machine.paths import UNFINISHED, replacing
 
 log = structlog.get_logger(__name__)
@@ -39,7 +39,6 @@ SALT = "salt"  # of the key that files are encrypted with
 PINNED = ".pinned"  # of an empty file beside one that is pinned
 _FRONT = struct.Struct("<8sHI16s")  # magic, version, bytes and digest of the head
 MOST_HEAD = 1 << 20  # bytes
-PIECE = 1 << 22  # bytes that are read, written or sealed at once
 DIGEST = 16  # bytes
 SPARED = 256 << 20  # bytes of the disk that are left to others
 ABANDONED = 3_600.0  # seconds after which a file that nobody finished is removed
@@ -60,7 +59,7 @@ class Head(TakenFacts, frozen=True, kw_only=True):
     @property
     def body(self) -> int:
         """Bytes behind the head, without seals and the digest."""
-        return self.cells * WORD + sum(self.sizes)
+        return sum(_sizes(self))
 
 
 class Unusable(Exception):
@@ -131,10 +130,11 @@ def write(path: Path, head: Head, taken: Taken, seal: Seal | None = None) -> Hea
     with replacing(path) as file:
         digest = blake2b(data, digest_size=DIGEST)
         file.write(_FRONT.pack(MAGIC, VERSION, len(data), digest.digest()) + data)
-        for number, plain in enumerate(_pieces(taken)):
-            piece = plain
+        tokens = np.frombuffer(packed(taken.tokens), np.uint8)
+        for number, plain in enumerate(pieces((tokens, *taken.buffers))):
+            piece = np.ascontiguousarray(plain).data
             if seal is not None:
-                piece = memoryview(seal.close(head.nonce, number, plain, data))
+                piece = memoryview(seal.close(head.nonce, number, piece, data))
             digest.update(piece)
             file.write(piece)
         file.write(digest.digest())
@@ -145,13 +145,12 @@ def read(path: Path, seal: Seal | None = None) -> tuple[Head, Taken]:
     """Raises Unusable, OSError."""
     with path.open("rb", buffering=0) as file:
         head, data = _head(file, seal)
-        body = np.empty(head.body, np.uint8)
+        tokens, *buffers = (np.empty(size, np.uint8) for size in _sizes(head))
         digest = blake2b(data, digest_size=DIGEST)
-        for number, place in enumerate(_places(head)):
-            digest.update(_fill(file, body[place], number, head, data, seal))
+        for number, room in enumerate(pieces((tokens, *buffers))):
+            digest.update(_fill(file, room, number, head, data, seal))
         if file.read(DIGEST) != digest.digest():
             raise Unusable("its digest is another")
-    tokens, *buffers = np.split(body, np.cumsum((head.cells * WORD, *head.sizes[:-1])))
     return head, head.taken(array("q", tokens.tobytes()), buffers)
 
 
@@ -161,14 +160,13 @@ def peek(path: Path, seal: Seal | None = None) -> tuple[Head, bytes]:
     """
     with path.open("rb", buffering=0) as file:
         head, data = _head(file, seal)
-        places = _places(head)
-        sealed = len(places) * seal.over if seal is not None else 0
+        count = sum(-(-size // PIECE) for size in _sizes(head))
+        sealed = count * seal.over if seal is not None else 0
         if os.fstat(file.fileno()).st_size != file.tell() + head.body + sealed + DIGEST:
             raise Unusable("it is not as long as it should be")
         tokens = np.empty(head.cells * WORD, np.uint8)
-        for number, place in enumerate(places):
-            if place.start < len(tokens):
-                _fill(file, tokens[place], number, head, data, seal)
+        for number, room in enumerate(pieces((tokens,))):
+            _fill(file, room, number, head, data, seal)
     return head, tokens.tobytes()
 
 
@@ -266,21 +264,9 @@ def _head(file: BinaryIO, seal: Seal | None) -> tuple[Head, bytes]:
     return head, data
 
 
-def _places(head: Head) -> Sequence[slice]:
-    """Where the pieces lie behind the head."""
-    found, start = [], 0
-    for size in (head.cells * WORD, *head.sizes):
-        found += [
-            slice(at, min(at + PIECE, start + size)) for at in range(start, start + size, PIECE)
-        ]
-        start += size
-    return found
-
-
-def _pieces(taken: Taken) -> Iterator[memoryview]:
-    states = (np.ascontiguousarray(one).data for one in taken.buffers)
-    for view in (memoryview(packed(taken.tokens)), *states):
-        yield from (view[at : at + PIECE] for at in range(0, len(view), PIECE))
+def _sizes(head: Head) -> tuple[int, ...]:
+    """Of what lies behind the head: the tokens, and the buffers."""
+    return head.cells * WORD, *head.sizes
 
 
 def _fill(

@@ -247,16 +247,8 @@ class Shelf:
 
     def covers(self, origin: Origin, tokens: bytes) -> Entry | None:
         """The entry from which all of `tokens` could be gone on."""
-        links = self._chain.matching(origin, tokens)
-        cells = len(tokens) // WORD
-        if len(links) < cells // BLOCK or not links:
-            return None
-        for number in links[-1]:
-            entry = self.entries[number]
-            begins = entry.origin == origin and entry.tokens.startswith(tokens)
-            if begins and (entry.cells == cells or entry.start(cells) == cells):
-                return entry
-        return None
+        entry, start = self._known(origin, tokens)
+        return entry if start == len(tokens) // WORD else None
 
     def wants(
         self, now: float, origin: Origin, tokens: Sequence[int], size: int, seconds: float

@@ -127,8 +127,7 @@ class KeptStore:
     def close(self) -> None:
         """What is in memory goes to disk, if there is one. Blocks."""
         self._closed.set()
-        with self._lock:
-            self._carry_out(self._shelf.closing(self._now()))
+        self.flush()
         self._writer.shutdown()
         self._reader.shutdown()
         with self._lock:

@@ -60,10 +60,6 @@ class Roster(msgspec.Struct, frozen=True):
         """Our names and their models: those that the configuration names, then what was discovered
         last. Of what was discovered in several ways the shortest counts.
         """
-        return ((name, files_of(name, target)) for name, target in self._by_the_shortest_way())
-
-    def _by_the_shortest_way(self) -> Iterator[tuple[str, RemoteTarget]]:
-        """Names and targets, in the configuration's order, the named ones first."""
         upstreams = sorted(self.upstreams.values(), key=lambda one: one.config.models == "all")
         offered = [
             (upstream.config.models != "all", name, upstream.target(theirs))
@@ -77,11 +73,11 @@ class Roster(msgspec.Struct, frozen=True):
                 hops[place] = min(origin.hops, hops.get(place, MOST_HOPS - 1))
         for is_named, name, target in offered:
             if is_named or (origin := target.origin) is None:
-                yield name, target
+                yield name, files_of(name, target)
             elif hops.get((origin.server, origin.model)) == origin.hops:
                 del hops[origin.server, origin.model]  # of equal ways the first
                 if origin.server != self.server:
-                    yield name, target
+                    yield name, files_of(name, target)
 
 
 def _names(upstream: Upstream) -> Mapping[str, str]:

@@ -103,12 +103,14 @@ class Relay(msgspec.Struct, frozen=True, eq=False):
         while (replica := choose(conversation, tried, question.model)) is not None:
             tried.append(replica)
             async with AsyncExitStack() as held:
-                held.enter_context(self._counted(replica, question.model))
+                self._balance.began(replica, question.model)
+                held.callback(self._balance.ended, replica)
                 try:
                     answer = await self._begun(held, replica, question, begin)
                 except UpstreamError as failure:
                     self._note_refusal(replica, failure, question)
-                    error = self._worse(error, failure)
+                    if error is None or not isinstance(failure, Unhealthy):
+                        error = failure  # else the refusal before it says more
                     if failure.status not in ELSEWHERE:
                         raise self._cleaner.cleaned(failure) from None
                     continue
@@ -116,14 +118,6 @@ class Relay(msgspec.Struct, frozen=True, eq=False):
                 yield replica, answer
                 return
         raise self._cleaner.cleaned(error) if error else self._nobody()
-
-    @contextmanager
-    def _counted(self, replica: Replica, model: str) -> Iterator[None]:
-        self._balance.began(replica, model)
-        try:
-            yield
-        finally:
-            self._balance.ended(replica)
 
     def _note_refusal(self, replica: Replica, error: UpstreamError, question: Question) -> None:
         """An error before any event."""
@@ -160,10 +154,6 @@ class Relay(msgspec.Struct, frozen=True, eq=False):
                 kind=fault.kind,
                 reason=fault.reason,
             )
-
-    def _worse(self, before: UpstreamError | None, error: UpstreamError) -> UpstreamError:
-        """The error where no replica answers: a refusal with a message, else the last."""
-        return before if before is not None and isinstance(error, Unhealthy) else error
 
     def _nobody(self) -> UpstreamError:
         draining = all(one.draining for one in self._balance.replicas)

@@ -46,7 +46,7 @@ from backends.places.upstream.faults import broken, decoded
 from backends.places.upstream.reading import RemoteReader
 from config.upstreams import ServerKind, UpstreamConfig
 
-Spelled: TypeAlias = dict[str, Any]  # fields of a body
+Body: TypeAlias = dict[str, Any]  # JSON's own shape; it leaves this module as bytes only
 
 # What servers write into their lists as `owned_by`.
 OWNERS: Mapping[str, ServerKind] = {
@@ -68,10 +68,10 @@ _IN_REGEX = {ord(one): f"\\{one}" for one in r"\.^$*+?()[]{}|"}
 
 
 # By the kinds of shapes that a server can be asked for, the fields that ask.
-Spelling: TypeAlias = Mapping[type, Callable[[Any], Spelled | None]]
+Spelling: TypeAlias = Mapping[type, Callable[[Any], Body | None]]
 
 
-def spelled(shape: Shape, server: ServerKind | None, *, chat: bool = True) -> Spelled | None:
+def spelled(shape: Shape, server: ServerKind | None, *, chat: bool = True) -> Body | None:
     """The fields that ask `server` for `shape`; None: it can't be asked for it. An unknown server
     (None) gets the client's own fields where it had some, else vLLM's.
     """
@@ -103,16 +103,16 @@ def _schema(shape: JsonObject | JsonSchema) -> msgspec.Raw:
     return msgspec.Raw(shape.schema if isinstance(shape, JsonSchema) else b'{"type":"object"}')
 
 
-def _format(kind: str, **rest: Any) -> Spelled:
+def _format(kind: str, **rest: Any) -> Body:
     return {"response_format": {"type": kind, **rest}}
 
 
-def _named(shape: JsonSchema) -> Spelled:
+def _named(shape: JsonSchema) -> Body:
     named = {"name": "answer", "schema": msgspec.Raw(shape.schema), "strict": shape.strict}
     return _format("json_schema", json_schema=named)
 
 
-def _constraint(shape: Regex | Choices | Grammar, kind: str, value: Any) -> Spelled:
+def _constraint(shape: Regex | Choices | Grammar, kind: str, value: Any) -> Body:
     """vLLM's, where the client has not used its older fields."""
     own = shape.field.partition(".")[0].partition("[")[0]
     return {own: value} if own.startswith("guided_") else {"structured_outputs": {kind: value}}
@@ -193,8 +193,6 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     reader: Callable[[], RemoteReader] | None = None  # None: OpenAI's format
     model: str = ""  # by the upstream's name
 
-
-Body: TypeAlias = dict[str, Any]  # JSON's own shape; it leaves this module as bytes only
 
 DROPPED = "the configuration of the upstream drops it"
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-import msgspec
 import numpy as np
 
 from backends.contract.beginnings import (
@@ -17,6 +16,7 @@ from backends.contract.beginnings import (
     NothingKept,
     Part,
     Taken,
+    pieces,
 )
 from backends.contract.messages import (
     KeptAnswered,
@@ -160,10 +160,7 @@ def test_where_nobody_answers_prompts_are_computed() -> None:
 
 def test_a_beginning_of_many_gigabytes_has_bounded_pieces() -> None:
     sizes = (5 << 30, 0, 3)
-    whole, *states = (np.broadcast_to(np.uint8(k), size) for k, size in enumerate(sizes))
-    found = msgspec.structs.replace(
-        taken(), whole=whole, parts=tuple(Part(k, state) for k, state in enumerate(states))
-    ).pieces()
+    found = [*pieces(np.broadcast_to(np.uint8(k), size) for k, size in enumerate(sizes))]
     assert max(map(len, found)) == PIECE
     assert sum(map(len, found)) == sum(sizes)
     assert found[-1].tolist() == [2, 2, 2]
