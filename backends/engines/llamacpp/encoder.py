@@ -59,13 +59,17 @@ def load(
         context = _make_context(model, under_way)
         if loading.on_device(options):
             loading.warm_up(context, at_once=options.micro_batch_size)
-        ranks = api.llama_pooling_type(context) == RANK
+        length, ranks = text_length(files, options), api.llama_pooling_type(context) == RANK
         width = api.llama_model_n_cls_out(model) if ranks else api.llama_model_n_embd_out(model)
         return LlamaEncoderModel(
             context=context,
             vocabulary=vocabulary,
             info=msgspec.structs.replace(
-                _info(files, options, vocabulary, None if ranks else width),
+                known_info(files, vocabulary, length=length, together=options.max_concurrent),
+                layers=loading.layers(),
+                memory=loading.memory_taken(files) or estimate(files, options, files.size_bytes),
+                task="rank" if ranks else "embed",
+                vectors=None if ranks else Vectors(width=width, normalized=True),
                 reading=_reading(model, vocabulary),
             ),
             most=Pass(rows=MOST_ROWS, tokens=pass_length(files, options), pads=False),
@@ -90,19 +94,6 @@ def _make_context(model: api.llama_model_p, under_way: loading.Loading) -> Conte
     params.n_seq_max = MOST_ROWS
     params.kv_unified = True
     return under_way.context_of(model, params, f"passes of {tokens} tokens")
-
-
-def _info(
-    files: ModelFiles, options: LlamaCppOptions, vocabulary: LlamaVocabulary, width: int | None
-) -> ModelInfo:
-    length, together = text_length(files, options), options.max_concurrent
-    return msgspec.structs.replace(
-        known_info(files, vocabulary, length=length, together=together),
-        layers=loading.layers(),
-        memory=loading.memory_taken(files) or estimate(files, options, files.size_bytes),
-        task="rank" if width is None else "embed",
-        vectors=None if width is None else Vectors(width=width, normalized=True),
-    )
 
 
 def _reading(model: api.llama_model_p, vocabulary: LlamaVocabulary) -> Reading:

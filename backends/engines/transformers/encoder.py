@@ -71,34 +71,28 @@ def load(
         model = loading.model_of(kind, files, options, config, device, progress)
         dense = [_layer(one, device) for one in steps.dense]
         size = encoder_shape(files, options, cpu=device.type == "cpu")
-        vocabulary = loading.vocabulary_of(files, options, _rows(model))
+        rows = int(model.get_input_embeddings().weight.shape[0])
+        vocabulary = loading.vocabulary_of(files, options, rows)
         progress(1.0)
-        made = EncoderModel(
+        return EncoderModel(
             model=model,
             dense=dense,
             steps=steps,
             vocabulary=vocabulary,
-            info=known_info(files, vocabulary, length=size.length, together=options.max_concurrent),
+            info=msgspec.structs.replace(
+                known_info(files, vocabulary, length=size.length, together=options.max_concurrent),
+                vectors=_vectors(model, steps),
+                task=steps.task,
+                memory=_memory(model, dense, files, size),
+                reading=_reading(vocabulary.tokenizer, steps),
+                tokenizer_path=loading.tokenizer_path(files),
+            ),
             most=Pass(rows=MOST_ROWS, tokens=size.tokens, pads=True),
             typed=getattr(config, "type_vocab_size", 0) > 1,
             padding=_padding(config, vocabulary),
             device=device,
             threads=options.threads if device.type == "cpu" else "all",
         )
-        info = msgspec.structs.replace(
-            made.info,
-            vectors=_vectors(made),
-            task=steps.task,
-            memory=_memory(made, files, size),
-            reading=_reading(vocabulary.tokenizer, steps),
-            tokenizer_path=loading.tokenizer_path(files),
-        )
-        made.info = info
-        return made
-
-
-def _rows(model: Any) -> int:
-    return int(model.get_input_embeddings().weight.shape[0])
 
 
 def _padding(config: Any, vocabulary: HfVocabulary) -> int:
@@ -125,11 +119,10 @@ def _reading(tokenizer: Tokenizer, steps: EncoderSteps) -> Reading:
     )
 
 
-def _vectors(made: EncoderModel) -> Vectors | None:
-    steps = made.steps
+def _vectors(model: Any, steps: EncoderSteps) -> Vectors | None:
     if steps.task != "embed":
         return None
-    width = int(made.model.config.get_text_config().hidden_size) * len(steps.pooling)
+    width = int(model.config.get_text_config().hidden_size) * len(steps.pooling)
     return Vectors(
         width=steps.dense[-1].width if steps.dense else width,
         normalized=steps.normalized,
@@ -138,13 +131,15 @@ def _vectors(made: EncoderModel) -> Vectors | None:
     )
 
 
-def _memory(made: EncoderModel, files: ModelFiles, size: EncoderShape) -> MemoryNeed:
-    tensors = [*made.model.parameters(), *made.model.buffers()]
-    tensors += [tensor for layer in made.dense for tensor in layer.parameters()]
+def _memory(
+    model: Any, dense: Sequence[torch.nn.Module], files: ModelFiles, size: EncoderShape
+) -> MemoryNeed:
+    tensors = [*model.parameters(), *model.buffers()]
+    tensors += [tensor for layer in dense for tensor in layer.parameters()]
     return MemoryNeed(
         weights=sum(tensor.numel() * tensor.element_size() for tensor in tensors),
         cache=0,
-        engine=encoder_buffers(files, size, made.model.dtype.itemsize),
+        engine=encoder_buffers(files, size, model.dtype.itemsize),
     )
 
 
