@@ -18,7 +18,7 @@ from backends.contract.catalog import ModelFiles
 from backends.contract.errors import UnsupportedModel
 from backends.contract.samplers import Sampling
 from backends.engines.exllama import loading
-from backends.engines.exllama.files import PagedCacheSize, draft_cache_type, drafts, pages
+from backends.engines.exllama.files import draft_cache_type, drafts, pages
 from backends.engines.exllama.jobs import Drawing, ExLlamaJob
 from backends.engines.exllama.loading import (
     LoadStep,
@@ -109,13 +109,8 @@ class ExLlamaV2Model(loading.ExLlamaModel):
     name = "exllamav2"
     library: ExLlamaV2Library
     options: ExLlamaV2Options
-
-    def __init__(
-        self, library: ExLlamaV2Library, options: ExLlamaV2Options, plan: PagedCacheSize
-    ) -> None:
-        super().__init__(library, options, plan)
-        self.paged = False
-        self._loras: list[Any] = []  # that count in the coming passes
+    paged: bool
+    _loras: Sequence[Any] = ()  # that count in the coming passes
 
     def job(self, running: ExLlamaJob, ends: Sequence[int]) -> Any:
         # Without pages there is nothing to share.

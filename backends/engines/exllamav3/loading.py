@@ -16,7 +16,7 @@ from backends.contract.errors import LoadFailed, UnsupportedModel
 from backends.contract.samplers import Sampling
 from backends.engines.exllama import loading
 from backends.engines.exllama.adapters import LoadedAdapter
-from backends.engines.exllama.files import PAGE, PagedCacheSize, draft_cache_type, drafts, pages
+from backends.engines.exllama.files import PAGE, draft_cache_type, drafts, pages
 from backends.engines.exllama.jobs import Drawing, ExLlamaJob
 from backends.engines.exllama.loading import (
     LoadStep,
@@ -85,16 +85,7 @@ class ExLlamaV3Model(loading.ExLlamaModel):
     name = "exllamav3"
     library: ExLlamaV3Library
     options: ExLlamaV3Options
-
-    def __init__(
-        self,
-        library: ExLlamaV3Library,
-        options: ExLlamaV3Options,
-        plan: PagedCacheSize,
-        together: int,
-    ) -> None:
-        super().__init__(library, options, plan)
-        self.together = together  # requests computed at a time
+    together: int  # requests computed at a time
 
     @property
     def chunk(self) -> int:
@@ -160,8 +151,8 @@ def load(
 ) -> ExLlamaV3Model:
     """Load on the calling thread. Raises LoadFailed and leaves nothing behind."""
     files = fitted(files, options)
-    plan, at_once = cache_size(files, options), together(files, options)
-    loaded = ExLlamaV3Model(library, options, plan, at_once)
+    loaded = ExLlamaV3Model(library, options, cache_size(files, options))
+    loaded.together = together(files, options)
     fill(loaded, files, lambda: _load(loaded, files, report))
     return loaded
 

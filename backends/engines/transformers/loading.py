@@ -241,9 +241,15 @@ def _load(
         processor=made,
         vocabulary=vocabulary,
         info=msgspec.structs.replace(
-            _info(files, vocabulary, size.length, together),
+            known_info(files, vocabulary, length=size.length, together=together),
             memory=_memory(model, files, options),
             layers={str(device): layers},
+            response_template=_response_template(files),
+            samplers=SUPPORTED,
+            rewinds=True,
+            constrains=True,
+            penalties_first=True,
+            tokenizer_path=tokenizer_path(files),
         ),
         device=device,
         pattern=pattern,
@@ -454,18 +460,10 @@ def build(loaded: TransformersModel) -> str:
     return f"{versions} {loaded.model.dtype}"
 
 
-def _info(files: ModelFiles, vocabulary: HfVocabulary, length: int, together: int) -> ModelInfo:
+def _response_template(files: ModelFiles) -> str | None:
     named = model_folder.read_json_if_there(files.path / "tokenizer_config.json")
     response = named.get("response_template")
-    return msgspec.structs.replace(
-        known_info(files, vocabulary, length=length, together=together),
-        response_template=msgspec.json.encode(response).decode() if response else None,
-        samplers=SUPPORTED,
-        rewinds=True,
-        constrains=True,
-        penalties_first=True,
-        tokenizer_path=tokenizer_path(files),
-    )
+    return msgspec.json.encode(response).decode() if response else None
 
 
 def _translated(error: Exception, files: ModelFiles, options: TransformersOptions) -> LoadFailed:
