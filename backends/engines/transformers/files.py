@@ -34,7 +34,7 @@ from backends.contract.protocol import MemoryNeed
 from backends.engines import model_folder, snapshots
 from backends.engines.draft_model import draft_files
 from backends.engines.prefill import ALONE_SECONDS, BLOCK
-from backends.engines.transformers.offload import COPIED, layers_of, weights_of
+from backends.engines.transformers.offload import COPIED, weights_of
 from backends.machine import devices
 from backends.machine.control_groups import main_memory
 from config.engines import DraftOptions, SpeculationOptions, TransformersOptions
@@ -381,11 +381,10 @@ def fit_on(
         return None
     tensors = [model_folder.tensor_bytes(path) for path in model_folder.weights(files.path)]
     named = {name: size for part in tensors for name, size in part.items()}
-    layers = layers_of(named, _layer_count(files))
-    if layers is None:
-        return None
     need, number = _estimate(files, options), number_bytes(files, options)
-    weights = weights_of(layers, number / _stored_bytes(files))
+    weights = weights_of(named, _layer_count(files), number / _stored_bytes(files))
+    if weights is None:
+        return None
     size = cache_size(files, options)
     form = Variant(  # what is kept of a sequence stays on the card, which computes all layers
         context=size.length,

@@ -9,8 +9,6 @@ which would use a disk.
 import re
 from collections.abc import Iterable, Mapping
 
-import msgspec
-
 from backends.contract.placement import LayerWeights, ModelWeights
 
 LAYER = re.compile(r"(.*?\blayers)\.(\d+)\.")  # of the text model; the first in a name
@@ -19,36 +17,25 @@ COPIED = (
 )
 
 
-class Layers(msgspec.Struct, frozen=True):
-    """The modules that hold a model's layers, and the bytes of each layer and of the rest."""
-
-    prefix: str
-    sizes: tuple[int, ...]
-    rest: int
-
-
-def layers_of(tensors: Mapping[str, int], count: int) -> Layers | None:
-    """By the tensors' names and bytes; None where no modules hold `count` layers."""
+def weights_of(tensors: Mapping[str, int], count: int, share: float) -> ModelWeights | None:
+    """By the tensors' names and bytes, for `backends.contract.placement`; None where no modules
+    hold `count` layers. `share`: of the stored bytes, what is held.
+    """
     found: dict[str, dict[int, int]] = {}
     for name, size in tensors.items():
         if match := LAYER.match(name):
             there = found.setdefault(match[1], {})
             there[int(match[2])] = there.get(int(match[2]), 0) + size
-    for prefix, sizes in found.items():
-        if count and sorted(sizes) == list(range(count)):
-            rest = sum(tensors.values()) - sum(sizes.values())
-            return Layers(prefix, tuple(sizes[number] for number in range(count)), rest)
+    for layers in found.values():
+        if count and sorted(layers) == list(range(count)):
+            sizes = [int(layers[number] * share) for number in range(count)]
+            rest = sum(tensors.values()) - sum(layers.values())
+            return ModelWeights(
+                layers=tuple(LayerWeights(size) for size in sizes),
+                output=int(rest * share),
+                largest=max(sizes, default=0),
+            )
     return None
-
-
-def weights_of(layers: Layers, share: float) -> ModelWeights:
-    """For `backends.contract.placement`; `share`: of the stored bytes, what is held."""
-    sizes = [int(size * share) for size in layers.sizes]
-    return ModelWeights(
-        layers=tuple(LayerWeights(size) for size in sizes),
-        output=int(layers.rest * share),
-        largest=max(sizes, default=0),
-    )
 
 
 def device_map(names: Iterable[str], away: int, card: str) -> Mapping[str, str]:

@@ -18,7 +18,7 @@ from backends.contract.catalog import Room
 from backends.engines.transformers import files as folder
 from backends.engines.transformers.forward import Forward, batching_pattern
 from backends.engines.transformers.grid import Grid
-from backends.engines.transformers.offload import device_map, layers_of
+from backends.engines.transformers.offload import device_map, weights_of
 from config.engines import TransformersOptions
 from tests.backends.engines.transformers.test_forward import BATCHED, model_of, plain
 from tests.backends.pairs import quick
@@ -105,11 +105,12 @@ def test_what_was_decided_stays(changes: Mapping[str, Any]) -> None:
 
 
 def test_layers_are_found_by_the_tensors_names() -> None:
-    found = layers_of({"model.layers.0.a": 3, "model.layers.1.a": 4, "lm_head.weight": 5}, 2)
+    tensors = {"model.layers.0.a": 3, "model.layers.1.a": 4, "lm_head.weight": 5}
+    found = weights_of(tensors, 2, 1.0)
     assert found is not None
-    assert (found.prefix, found.sizes, found.rest) == ("model.layers", (3, 4), 5)
-    assert layers_of({"model.layers.0.a": 3}, 2) is None
-    assert layers_of({"h.0.a": 3}, 1) is None
+    assert ([layer.shared for layer in found.layers], found.output) == ([3, 4], 5)
+    assert weights_of({"model.layers.0.a": 3}, 2, 1.0) is None
+    assert weights_of({"h.0.a": 3}, 1, 1.0) is None
 
 
 COPIED = ["llama", "qwen3", "qwen3_moe", "gemma3_text", "deepseek_v3"]
