@@ -99,7 +99,8 @@ class SnapshotBudget(msgspec.Struct, frozen=True, eq=False):
     @property
     def taken(self) -> int:
         """Bytes. Slots that were copied have their snapshots in common."""
-        return sum(snapshot.size for snapshot in self._known())
+        known = {snapshot for slot in self._slots for snapshot in slot.snapshots}
+        return sum(snapshot.size for snapshot in known)
 
     def take(self, slot: Slot, prompt: int, size: int, state: Callable[[], Any]) -> None:
         """A snapshot of `slot` as it is, the farthest of it, where it is worth its `size`. The
@@ -137,9 +138,6 @@ class SnapshotBudget(msgspec.Struct, frozen=True, eq=False):
                 return False
             self._drop(least)
         return True
-
-    def _known(self) -> set[Snapshot]:
-        return {snapshot for slot in self._slots for snapshot in slot.snapshots}
 
     def _uses(self, slots: Sequence[Slot], taking: Slot) -> dict[Snapshot, float]:
         """How many tokens each saves, less the farther it is from its sequence's end, and the

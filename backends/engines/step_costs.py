@@ -117,15 +117,10 @@ class StepCosts:
             return self.of(self._rows[0])
         low = self._rows[at - 1]
         if at == len(self._rows):
-            return self.of(low) + (rows - low) * self._hoped()
+            return self.of(low) + (rows - low) * (HOPE * self.of(low) / low)
         high = self._rows[at]
         part = (rows - low) / (high - low)
         return self.of(low) + part * (self.of(high) - self.of(low))
-
-    def _hoped(self) -> float:
-        """What each token more is hoped to cost, of those beyond all that is known."""
-        last = self._rows[-1]
-        return HOPE * self.of(last) / last
 
 
 EARNED = 0.0015  # of the time of steps: what drafts may lose

@@ -310,7 +310,8 @@ def main(arguments: list[str]) -> None:
     found: Any = getattr(import_module(module), options)
     backend = Backend(name, found, package)
     if not bare:
-        preload(backend)
+        with suppress(Exception):  # where that fails, the load says why
+            backend.container.preload()
         if not is_forkable():
             assert __spec__ is not None
             command = (sys.executable, "-m", __spec__.name, *arguments, "bare")
@@ -318,12 +319,6 @@ def main(arguments: list[str]) -> None:
     gc.collect()
     gc.freeze()  # or the first collection would copy what processes share
     Launcher(socket.socket(fileno=int(control)), backend, int(parent)).run()
-
-
-def preload(backend: Backend) -> None:
-    """Import what a load imports. Where that fails, the load says why."""
-    with suppress(Exception):
-        backend.container.preload()
 
 
 if __name__ == "__main__":

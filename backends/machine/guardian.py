@@ -103,7 +103,7 @@ class Command:
         while self.status is None:
             control = self._control.fileno()
             ready, _, _ = select.select([control, wake], [], [])
-            if wake in ready and _is_told_to_stop(os.read(wake, 512)):
+            if wake in ready and set(os.read(wake, 512)) - {signal.SIGCHLD}:
                 return
             self._reap()
             if control in ready and not _received(self._control):
@@ -160,10 +160,6 @@ def _received(control: socket.socket) -> bytes:
         return control.recv(512)
     except ConnectionResetError:
         return b""
-
-
-def _is_told_to_stop(signals: bytes) -> bool:
-    return any(number != signal.SIGCHLD for number in signals)
 
 
 def _signal(pid: int, number: int) -> None:

@@ -584,11 +584,6 @@ def _cache(mode: str) -> Mapping[str, Any]:
     return {"cache_type_k": _CACHE_TYPES[keys], "cache_type_v": _CACHE_TYPES[values]}
 
 
-def _frequency_scale(scale: float) -> Mapping[str, Any]:
-    """llama.cpp scales frequencies, TabbyAPI positions."""
-    return {"rope_freq_scale": 1 / scale}
-
-
 def described_here() -> str:
     """What is installed, for people: llama.cpp, and ik_llama.cpp where it is."""
     return prebuilt.described() if ik.missing() else f"{prebuilt.described()}; {ik.described()}"
@@ -621,7 +616,8 @@ LOAD_OPTIONS: Mapping[str, Translation] = {
     "cache_mode": _cache,
     "gpu_split": renamed("tensor_split"),
     "chunk_size": renamed("batch_size"),
-    "rope_scale": _frequency_scale,
+    # llama.cpp scales frequencies, TabbyAPI positions.
+    "rope_scale": lambda scale: {"rope_freq_scale": 1 / scale},
     "cpu_moe_offload_layers": renamed("cpu_experts"),
     "vision": renamed("vision"),
     **DRAFT_LOAD_OPTIONS,
