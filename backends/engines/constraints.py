@@ -22,7 +22,7 @@ from llguidance import LLMatcher, LLTokenizer
 from backends.contract.errors import BackendError, GenerationFailed, InvalidJob
 from backends.contract.grammar_limits import TOO_MUCH, control_tokens, parser_limits
 from backends.contract.protocol import Constraint, Generation, Tokenizer, Tokenizing
-from backends.engines.threads import cores
+from backends.engines.threads import cores, submit_deep
 
 _NEVER = float("-inf")
 THREADS = 4  # at most; a mask takes some ten microseconds, and seldom milliseconds
@@ -334,7 +334,6 @@ KEPT = 128  # compiled grammars
 KEPT_BYTES = 4 << 20  # of their texts; a compiled one takes some times its text
 COMPILERS = 2  # a costly grammar holds up only others like it
 STACK = 256 << 20  # bytes; of address space, of which only what is reached becomes memory
-_stack = threading.Lock()  # of `threading.stack_size`, which is the process's
 
 
 class Compiling(msgspec.Struct, eq=False):
@@ -398,7 +397,7 @@ class Grammars:
                 self._ended(grammar, compiling)
 
     def _begin(self, grammar: str) -> Compiling:
-        compiling = Compiling(self._submit(grammar))
+        compiling = Compiling(submit_deep(self._threads, STACK, self._compile, grammar))
         self._under_way[grammar] = compiling
         return compiling
 
@@ -415,14 +414,6 @@ class Grammars:
         # The names at once: an engine's thread may forget one meanwhile (`Matcher`).
         while len(self._known) > KEPT or sum(map(len, tuple(self._known))) > KEPT_BYTES:
             self._known.popitem(last=False)
-
-    def _submit(self, grammar: str) -> "Future[LLMatcher]":
-        with _stack:
-            before = threading.stack_size(STACK)
-            try:
-                return self._threads.submit(self._compile, grammar)
-            finally:
-                threading.stack_size(before)
 
     def _compile(self, grammar: str) -> LLMatcher:
         """On a thread. The first mask is computed too: it is where most of what a grammar costs at

@@ -2,7 +2,6 @@
 
 import ctypes
 import re
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ from backends.contract.errors import CLOSED, GenerationFailed
 from backends.contract.identity import fingerprint
 from backends.contract.protocol import SpecialTokens
 from backends.engines.llamacpp.library import api
+from backends.engines.threads import submit_deep
 from backends.engines.tokenizing import Vocabulary
 
 T = TypeVar("T")
@@ -62,12 +62,7 @@ def _digit_cuts(text: str) -> Iterator[int]:
 def with_deep_stack(call: Callable[[], T]) -> T:
     """What `call` returns, called on a thread with `STACK` bytes of stack."""
     with ThreadPoolExecutor(1, "tokenize") as executor:
-        threading.stack_size(STACK)
-        try:
-            future = executor.submit(call)  # starts the thread
-        finally:
-            threading.stack_size(0)  # the system's default
-        return future.result()
+        return submit_deep(executor, STACK, call).result()
 
 
 _STRIPS = api.LLAMA_TOKEN_ATTR_LSTRIP | api.LLAMA_TOKEN_ATTR_RSTRIP
