@@ -7,6 +7,7 @@ Every engine has slots; one that can also save and restore a slot's cells has a 
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
@@ -118,9 +119,8 @@ class Turns(Generic[Job]):
 
     def join(self, kind: Hashable, owner: str, request: Hashable, job: Job) -> None:
         """`job` waits."""
-        first = self._turns[0] if self._turns else None
-        closed = first is not None and first.begun and len(self._turns) > 1
-        open_turns = [turn for turn in self._turns if not (closed and turn is first)]
+        closed = len(self._turns) > 1 and self._turns[0].begun
+        open_turns = islice(self._turns, int(closed), None)
         turn = next((turn for turn in open_turns if turn.kind == kind), None)
         if turn is None:
             turn = Turn(kind)

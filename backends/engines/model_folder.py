@@ -138,10 +138,6 @@ GENERATION_CONFIG = "generation_config.json"
 Reading = Callable[[Any], Any]
 
 
-def _tokens(value: Any) -> tuple[int, ...]:
-    return tuple(int(token) for token in value)
-
-
 def _biases(value: Any) -> tuple[tuple[int, float], ...]:
     """`[[[token], bias], …]`, as JSON must write it; longer sequences have no counterpart here."""
     return tuple((int(word[0]), float(bias)) for word, bias in value if len(word) == 1)
@@ -155,7 +151,7 @@ NAMES: Mapping[str, tuple[str, Reading]] = {
     "min_p": ("min_p", float),
     "typical_p": ("typical_p", float),
     "repetition_penalty": ("repetition_penalty", float),
-    "suppress_tokens": ("banned_tokens", _tokens),
+    "suppress_tokens": ("banned_tokens", lambda value: tuple(map(int, value))),
     "sequence_bias": ("logit_bias", _biases),
 }
 

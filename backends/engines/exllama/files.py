@@ -3,7 +3,7 @@ what their options are called elsewhere. Imports no engine.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -194,12 +194,11 @@ def adapter_bytes(options: ExLlamaOptions) -> int:
 
 
 def need(
-    models: Iterable[tuple[ModelFiles, float]], cells: int, options: ExLlamaOptions
+    models: Sequence[tuple[ModelFiles, float]], cells: int, options: ExLlamaOptions
 ) -> MemoryNeed:
     """Weights and adapters as they lie on disk, the whole cache, a guess for the rest. `models`:
     each with what its cache takes of a 16-bit one.
     """
-    models = list(models)
     return MemoryNeed(
         weights=sum(files.size_bytes for files, _ in models) + adapter_bytes(options),
         cache=sum(int(cells * paged_bytes(files) * share) for files, share in models),

@@ -160,7 +160,10 @@ def load(
 def _load(loaded: ExLlamaV3Model, files: ModelFiles, report: LoadStep) -> None:
     library, options, guess = loaded.library, loaded.options, draft(files, loaded.options)
     config = _config(loaded, files.path)
-    _leave_experts(config, files, options)
+    if experts_apart(files, options):  # which the CPU computes
+        config.infer_params.moe_cpu_offload = options.moe_cpu_offload
+        config.infer_params.moe_cpu_split = options.moe_cpu_split
+        config.infer_params.moe_cpu_threads = options.moe_cpu_threads
     loaded.tokenizer = library.tokenizer.from_config(config)
     loaded.known_tokens = int(loaded.tokenizer.actual_vocab_size)
     loaded.vocabulary = HfVocabulary(files.path, config.vocab_size)
@@ -189,14 +192,6 @@ def _config(loaded: ExLlamaV3Model, folder: Path) -> Any:
         raise UnsupportedModel(f"exllamav3 can't read {folder.name}: {error}") from error
     config.override_dynamic_seq_len(loaded.plan.positions)
     return config
-
-
-def _leave_experts(config: Any, files: ModelFiles, options: ExLlamaV3Options) -> None:
-    """To the CPU, as many as it is to have. Raises LoadFailed."""
-    if experts_apart(files, options):
-        config.infer_params.moe_cpu_offload = options.moe_cpu_offload
-        config.infer_params.moe_cpu_split = options.moe_cpu_split
-        config.infer_params.moe_cpu_threads = options.moe_cpu_threads
 
 
 def _place(loaded: ExLlamaV3Model, config: Any, stage: str, report: LoadStep) -> PlacedModel:

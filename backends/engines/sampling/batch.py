@@ -38,7 +38,7 @@ class SamplerBatch:
             self._penalties.append(AnswerPenalty(states, context))
         self._dry = [(row, s, s.dry) for row, s in enumerate(states) if s.dry is not None]
         self._draws = _draws(states, context)
-        self._learning = [draw for draw in self._draws if draw.feedback is not None]
+        self._learning = [(one.rows, one.feedback) for one in self._draws if one.feedback]
         self._feedback = torch.ones(len(states) if self._learning else 0, device=context.device)
 
     def draw(self, logits: torch.Tensor) -> list[int]:
@@ -80,8 +80,8 @@ class SamplerBatch:
 
     def count(self, tokens: Sequence[int]) -> None:
         """What was drawn counts for the tokens to come. Before it stands in the states' own."""
-        for draw in self._learning:
-            draw.learn(self._feedback[draw.rows])
+        for rows, feedback in self._learning:
+            feedback.update(self._feedback[rows])
         if self._penalties:
             drawn = torch.tensor(tokens, device=self._context.device)
             for penalty in self._penalties:

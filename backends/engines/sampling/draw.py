@@ -216,11 +216,6 @@ class Draw:
         states = [self._states[place] for place in places]
         return Draw(states, rows, self._context, further, memory)
 
-    def learn(self, values: torch.Tensor) -> None:
-        """The tokens picked are taken: their feedback values, (rows,)."""
-        assert self.feedback is not None
-        self.feedback.update(values)
-
     def _noise(self, ids: torch.Tensor) -> torch.Tensor:
         """Only rows with a seed have numbers of their own."""
         if len(self._seeded) == len(self._states):

@@ -132,14 +132,6 @@ class TransformersEngine(VocabularyTokenizer):
         self._loaded.free()
 
 
-def _drafter(loaded: TransformersModel) -> ModelDrafter | None:
-    if loaded.drafting is None:
-        return None
-    model, size = TransformersDraftModel(loaded.drafting), loaded.vocabulary.size
-    measures = loaded.options.speculation.mode == "auto"
-    return ModelDrafter(model, loaded.options.draft, size, measures=measures)
-
-
 def _batching(
     loaded: TransformersModel,
     context: SamplingContext,
@@ -153,8 +145,11 @@ def _batching(
     forward = Forward(loaded.model, grid, loaded.pattern, loaded.traced)
     vocabulary, room = loaded.vocabulary, loaded.snapshot_bytes
     if speculation is None and not loading.undrafted(loaded):
-        options = loaded.options.speculation
-        speculation = Speculation(options, even=True, drafter=_drafter(loaded))
+        options, drafter = loaded.options.speculation, None
+        if loaded.drafting is not None:
+            model, measures = TransformersDraftModel(loaded.drafting), options.mode == "auto"
+            drafter = ModelDrafter(model, loaded.options.draft, vocabulary.size, measures=measures)
+        speculation = Speculation(options, even=True, drafter=drafter)
     if grid.keeps_states:
         speculation = None
     return Batching(
