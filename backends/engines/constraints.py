@@ -102,9 +102,9 @@ def _bits(tokens: Iterable[int], size: int) -> int:
     return int.from_bytes(marked, "little")
 
 
-class Matcher:
+class Matcher(msgspec.Struct, eq=False):
     """One job's state in its grammar: the tokens so far, the allowed next ones, the forced ones.
-    `forces`: as many tokens as the grammar leaves no choice in are forced; 0: none ever.
+    `_forces`: as many tokens as the grammar leaves no choice in are forced; 0: none ever.
 
     The driver passes it each token (`take`) and asks for forced tokens (`force`); an engine asks
     for the mask of the next token (`Mask`). All of it on the engine's thread, but that a mask may
@@ -112,19 +112,16 @@ class Matcher:
     for.
     """
 
-    def __init__(
-        self, place: LLMatcher, bans: Bans, *, forces: int, forget: Callable[[], object]
-    ) -> None:
-        self._place = place
-        self._forget = forget
-        self._bans = bans
-        self._forces = forces
-        self._ahead: deque[int] = deque()  # consumed, and not yet taken
-        self._said = 0  # tokens consumed
-        self.complete = False  # nothing can follow them
-        self.let_go = ""  # why the grammar binds no more, from some token on
-        self._pending: Future[None] | None = None
-        self._allowed: bytes | None = None  # of the present place
+    _place: LLMatcher
+    _bans: Bans
+    _forces: int
+    _forget: Callable[[], object]
+    _ahead: deque[int] = msgspec.field(default_factory=deque)  # consumed, and not yet taken
+    _said: int = 0  # tokens consumed
+    complete: bool = False  # nothing can follow them
+    let_go: str = ""  # why the grammar binds no more, from some token on
+    _pending: "Future[None] | None" = None
+    _allowed: bytes | None = None  # of the present place
 
     def take(self, token: int) -> None:
         """`token` is part of the output. Raises GenerationFailed where the grammar has no such."""
@@ -375,7 +372,7 @@ class Grammars:
         bans = Bans(job, self._tokenizer.ends, self._tokenizer.size)
         # Copies share a lexer: once it is full the next job needs another. Any thread may say so.
         forget = partial(self._known.pop, constraint.grammar, None)
-        return Matcher(compiled.deep_copy(), bans, forces=forces, forget=forget)
+        return Matcher(compiled.deep_copy(), bans, forces, forget)
 
     async def aclose(self) -> None:
         """No thread asks the vocabulary for anything once this has returned."""

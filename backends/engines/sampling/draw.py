@@ -171,7 +171,8 @@ class Draw:
             elif name in CUTS:
                 steps.append(cut_with(self._samplings, name, self._context.device))
         if self._way.skews:
-            steps.append(self._skewing())
+            skew = column([one.skew for one in self._samplings], self._context.device)
+            steps.append(lambda some: some.reweigh(skewed(torch, some.shares(), skew)))
         if self.feedback is not None:
             steps.append(self.feedback.cut)
         return [step for step in steps if step is not None]
@@ -265,15 +266,6 @@ class Draw:
             exclude_top(candidates, threshold, there)
 
         return exclude
-
-    def _skewing(self) -> Step:
-        skew = column([sampling.skew for sampling in self._samplings], self._context.device)
-
-        def bend(candidates: Candidates) -> None:
-            shares = candidates.shares()
-            candidates.reweigh(skewed(torch, shares, skew))
-
-        return bend
 
 
 # Random numbers that are a function of a job's seed, the place in its answer and the token: a

@@ -33,7 +33,7 @@ from backends.engines.speculation import NO_DRAFT, Speculation, StepDraft
 from backends.engines.threads import StepThreads
 from backends.engines.transformers.files import LARGEST_CHUNK, CacheSize
 from backends.engines.transformers.forward import Forward
-from backends.engines.transformers.grid import Filling, Grid, Size, as_bytes, fit
+from backends.engines.transformers.grid import Grid, Size, as_bytes, fit
 from backends.engines.transformers.memory import ran_out, while_generating
 from backends.engines.vocabulary import HfVocabulary
 from config.engines import SpeculationOptions
@@ -109,7 +109,8 @@ SCORING_BYTES = 32 << 20  # of a pass's logits, where a prompt's log probabiliti
 
 class RowFilling(msgspec.Struct, eq=False):
     """Fills the first `end` cells of a slot's row, `step` at a time. See `sequences.Filling`.
-    `states`: those behind the last of them, `snapshots`: before.
+    `cells`: of each layer, in main memory; `states`: those behind the last of them, `snapshots`:
+    before.
     """
 
     grid: Grid
@@ -117,7 +118,7 @@ class RowFilling(msgspec.Struct, eq=False):
     tokens: Sequence[int]
     end: int
     step: int
-    filling: Filling
+    cells: Sequence[torch.Tensor]
     states: Sequence[torch.Tensor]
     snapshots: Sequence[Snapshot]
 
@@ -128,7 +129,7 @@ class RowFilling(msgspec.Struct, eq=False):
     def put(self) -> bool:
         first = len(self.slot.tokens)
         until = min(self.end, first + self.step)
-        self.grid.fill(self.slot.index, self.filling, first, until)
+        self.grid.fill(self.slot.index, self.cells, first, until)
         self.slot.tokens += self.tokens[first:until]
         return True
 
@@ -488,13 +489,13 @@ class Batching(Sequences[BatchRow]):
         goes_back = self._grid.keeps_states and first < len(taken.tokens)
         if goes_back and (not snapshots or snapshots[-1].cells != first):
             return None
-        filling = self._grid.filling(slot.index, taken.whole, len(taken.tokens))
-        if filling is None:
+        parts = self._grid.parts(slot.index, taken.whole, len(taken.tokens))
+        if parts is None:
             return None
-        states = snapshots[-1].state if goes_back else filling.states
+        cells, states = parts[0], snapshots[-1].state if goes_back else parts[1]
         step = max(1, self._pace.piece // max(1, self._grid.cell_bytes))
-        cells = RowFilling(self._grid, slot, taken.tokens, first, step, filling, states, snapshots)
-        return Restoring(found, cells, parted)
+        filling = RowFilling(self._grid, slot, taken.tokens, first, step, cells, states, snapshots)
+        return Restoring(found, filling, parted)
 
     def _adopt(self, running: BatchRow, slot: Slot) -> int:
         assert running.restoring is not None

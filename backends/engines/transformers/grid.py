@@ -283,18 +283,22 @@ class Grid:
         """The first `count` cells of a row, and its states; none before the first pass."""
         return as_bytes(self._of(row, count))
 
-    def filling(self, row: int, whole: npt.NDArray[np.uint8], count: int) -> "Filling | None":
-        """Begin to put back what was a `whole` of `count` cells. None: it isn't of this grid."""
+    def parts(
+        self, row: int, whole: npt.NDArray[np.uint8], count: int
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]] | None:
+        """Of what was a `whole` of `count` cells: each layer's cells, and its states, in main
+        memory. None: it isn't of this grid.
+        """
         shapes = [
             torch.empty((cells.shape[1], count, cells.shape[3]), dtype=cells.dtype, device="meta")
             for cells in self.cells
         ]
         parts = from_bytes(whole, [*shapes, *self.states(row)])
-        return None if parts is None else Filling(parts[: len(shapes)], parts[len(shapes) :])
+        return None if parts is None else (parts[: len(shapes)], parts[len(shapes) :])
 
-    def fill(self, row: int, filling: "Filling", first: int, end: int) -> None:
+    def fill(self, row: int, parts: Sequence[torch.Tensor], first: int, end: int) -> None:
         """Put back its cells from `first` to `end`."""
-        for cells, part in zip(self.cells, filling.cells, strict=True):
+        for cells, part in zip(self.cells, parts, strict=True):
             cells[row, :, first:end] = part[:, first:end].to(cells.device)
 
     def state_of(self, data: npt.NDArray[np.uint8], row: int) -> list[torch.Tensor] | None:
@@ -334,13 +338,6 @@ class Grid:
     @property
     def _stateful(self) -> Iterator[StateLayer]:
         return (layer for layer in self._layers if isinstance(layer, StateLayer))
-
-
-class Filling(msgspec.Struct, frozen=True, eq=False):
-    """What a row is being filled with, in main memory: each layer's cells and states."""
-
-    cells: Sequence[torch.Tensor]
-    states: Sequence[torch.Tensor]
 
 
 def as_bytes(tensors: Sequence[torch.Tensor]) -> npt.NDArray[np.uint8]:
