@@ -35,25 +35,22 @@ class LoadedAdapter:
             if lora in linear.lora_a_tensors and lora in linear.lora_b_tensors
         ]
 
-    def leave_out(self) -> None:
-        for linear, _, _ in self._parts:
+    def weigh(self, scale: float) -> None:
+        """It counts so much, behind those that are there already; 0: not at all."""
+        for linear, down, up in self._parts:
             linear.lora_a_tensors.pop(self.lora, None)
             linear.lora_b_tensors.pop(self.lora, None)
-
-    def put_in(self, scale: float) -> None:
-        for linear, down, up in self._parts:
-            linear.lora_a_tensors[self.lora] = down
-            linear.lora_b_tensors[self.lora] = up if scale == 1 else up * scale
+            if scale:
+                linear.lora_a_tensors[self.lora] = down
+                linear.lora_b_tensors[self.lora] = up if scale == 1 else up * scale
 
 
 def applied(adapters: Sequence[LoadedAdapter], scales: Sequence[float]) -> list[Any]:
     """The model's layers add these, in this order, and no others. Returns the library's objects."""
-    for adapter in adapters:
-        adapter.leave_out()
-    chosen = [pair for pair in zip(adapters, scales, strict=True) if pair[1]]
-    for adapter, scale in chosen:
-        adapter.put_in(scale)
-    return [adapter.lora for adapter, _ in chosen]
+    pairs = [*zip(adapters, scales, strict=True)]
+    for adapter, scale in pairs:
+        adapter.weigh(scale)
+    return [adapter.lora for adapter, scale in pairs if scale]
 
 
 def origin(adapters: Sequence[LoadedAdapter], scales: Sequence[float]) -> bytes | None:

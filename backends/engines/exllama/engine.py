@@ -129,7 +129,9 @@ class ExLlamaEngine(VocabularyTokenizer):
         if self._trouble is not None:
             raise self._trouble
         results = self._loaded.generator.iterate()
-        self._fail_those_not_drawn()
+        for running in self._running.values():
+            if running.drawing is not None and running.drawing.error is not None:
+                self._refused.append(self._failed(running, running.drawing.error))
         for result in results:
             if result["stage"] == "error":  # of one job; exllamav3 goes on with the others
                 running = self._running[result["job"].identifier]
@@ -137,11 +139,6 @@ class ExLlamaEngine(VocabularyTokenizer):
                 self._refused.append(self._failed(running, result["error"]))
             elif result["stage"] == "streaming" and result["identifier"] in self._running:
                 self._take(self._running[result["identifier"]], result)
-
-    def _fail_those_not_drawn(self) -> None:
-        for running in self._running.values():
-            if running.drawing is not None and running.drawing.error is not None:
-                self._refused.append(self._failed(running, running.drawing.error))
 
     def _take(self, running: ExLlamaJob, result: Result) -> None:
         """The tokens of one job's result; what can't be read is that job's failure alone."""

@@ -93,10 +93,6 @@ class Drafts(msgspec.Struct, frozen=True):
     heads: bool = False
     tokens: int | None = None
 
-    @property
-    def any(self) -> bool:
-        return bool(self.model or self.repeats or self.heads)
-
 
 def drafts(options: ExLlamaV2Options | ExLlamaV3Options) -> Drafts:
     """`auto` takes the draft model, if there is one: n-gram speculation of the libraries isn't
@@ -116,11 +112,6 @@ def without_drafts(options: Options) -> Options:
     """The same model alone."""
     speculation = msgspec.structs.replace(options.speculation, mode="off")
     return msgspec.structs.replace(options, speculation=speculation)
-
-
-def drafted(options: ExLlamaV2Options | ExLlamaV3Options, default: int) -> int:
-    """How many tokens are drafted at a time; `default`: where the options don't say."""
-    return drafts(options).tokens or default
 
 
 def draft(

@@ -66,7 +66,8 @@ def cache_size(files: ModelFiles, options: ExLlamaV2Options) -> PagedCacheSize:
             f"context_length can be {window} at most for {files.path.name}: its attention reaches "
             "no farther back, which exllamav2 doesn't support"
         )
-    drafted = shared.drafted(options, DRAFTED) if shared.drafts(options).any else 0
+    chosen = shared.drafts(options)
+    drafted = (chosen.tokens or DRAFTED) if chosen.model or chosen.repeats else 0
     return shared.cache_size(files, options, CACHE_SHARE[options.cache_type], drafted)
 
 

@@ -131,12 +131,12 @@ def _drafted(files: ModelFiles, options: ExLlamaV3Options) -> int:
     """How many tokens are drafted at a time."""
     chosen = shared.drafts(options)
     if chosen.heads:
-        return shared.drafted(options, kind_of(_config(files.path)).heads or DRAFTED)
+        return chosen.tokens or kind_of(_config(files.path)).heads or DRAFTED
     if chosen.model:
         guess = draft(files, options)
         assert guess is not None
-        return shared.drafted(options, drafted_by(_config(guess.path)))
-    return shared.drafted(options, DRAFTED) if chosen.repeats else 0
+        return chosen.tokens or drafted_by(_config(guess.path))
+    return (chosen.tokens or DRAFTED) if chosen.repeats else 0
 
 
 def fitted(files: ModelFiles, options: ExLlamaV3Options) -> ModelFiles:

@@ -72,17 +72,14 @@ class Sampler:
         Raises errors of memory that ran out: they are no single job's.
         """
         try:
-            return self._together(tuple(states), logits)
+            if self._batch is None or self._batch.states != tuple(states):
+                self._batch = SamplerBatch(states, self._context)
+            return self._sampled(self._batch, logits)
         except Exception as error:
             if ran_out(error):
                 raise
         self._batch = None
         return [self._alone(state, row) for state, row in zip(states, logits.split(1), strict=True)]
-
-    def _together(self, states: tuple[SamplerState, ...], logits: torch.Tensor) -> list[Sampled]:
-        if self._batch is None or self._batch.states != states:
-            self._batch = SamplerBatch(states, self._context)
-        return self._sampled(self._batch, logits)
 
     def _alone(self, state: SamplerState, logits: torch.Tensor) -> Sampled | Exception:
         try:
