@@ -369,21 +369,18 @@ class SlotOrders(msgspec.Struct, eq=False):
 
     def _answer(self, order: SlotOrder) -> SlotAnswer | Failure:
         try:
-            return self._carried_out(order)
+            if isinstance(order, ReadSlots):
+                return SlotStates(self._states())
+            assert self._keeper is not None, "the other end gives no such orders"
+            match order:
+                case SaveSlot(slot=slot):
+                    return self._keeper.save(slot)
+                case RestoreSlot(slot=slot, data=data):
+                    return SlotTokens(self._keeper.restore(slot, data))
+                case EraseSlot(slot=slot):
+                    return SlotTokens(self._keeper.erase(slot))
         except Exception as error:  # noqa: BLE001 - raised where the order was given
             return Failure.of(while_generating(error, "the engine"))
-
-    def _carried_out(self, order: SlotOrder) -> SlotAnswer:
-        if isinstance(order, ReadSlots):
-            return SlotStates(self._states())
-        assert self._keeper is not None, "the other end gives no such orders"
-        match order:
-            case SaveSlot(slot=slot):
-                return self._keeper.save(slot)
-            case RestoreSlot(slot=slot, data=data):
-                return SlotTokens(self._keeper.restore(slot, data))
-            case EraseSlot(slot=slot):
-                return SlotTokens(self._keeper.erase(slot))
 
     def _states(self) -> tuple[SlotState, ...]:
         active, cells = self._active(), self._keeper.cells() if self._keeper else None

@@ -187,7 +187,11 @@ def _load(loaded: ExLlamaV2Model, files: ModelFiles, report: LoadStep) -> None:
     loaded.known_tokens = int(loaded.tokenizer.get_vocab_size())
     loaded.vocabulary = HfVocabulary(files.path, config.vocab_size)
     loaded.paged = _paged(library, config)
-    tower = _vision(loaded, files, config, report)
+    tower = None
+    if "image" in files.modalities:
+        tower = library.vision(config)
+        loaded.unload_later(tower.unload)
+        tower.load(callback=reporting("vision", report))
     if guess is not None:
         guessing = _config(loaded, guess.path)
         loaded.paged = loaded.paged and _paged(library, guessing)  # one page table for both
@@ -266,16 +270,6 @@ def _place(loaded: ExLlamaV2Model, config: Any, stage: str, report: LoadStep) ->
     ]
     model.load_autosplit(cache, reserve_vram=reserve, last_id_only=True, callback=callback)
     return PlacedModel(model, cache)
-
-
-def _vision(loaded: ExLlamaV2Model, files: ModelFiles, config: Any, report: LoadStep) -> Any:
-    """The image encoder, if the model has one."""
-    if "image" not in files.modalities:
-        return None
-    tower = loaded.library.vision(config)
-    loaded.unload_later(tower.unload)
-    tower.load(callback=reporting("vision", report))
-    return tower
 
 
 def _image_encoder(loaded: ExLlamaV2Model, tower: Any) -> ImageEncoder:

@@ -99,17 +99,14 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
     def admit(self, key: int, job: Generation, mask: Mask | None = None) -> int:
         running = self._seeing(key, job) if job.images else self._reading(key, job)
         running.mask = mask
-        self._adapt(self.info.adapter_scales(job.adapters))
+        scales = self.info.adapter_scales(job.adapters)
+        if scales != self._adapters:  # no job with others is running
+            use_adapters(self._loaded, scales)
+            self._adapters = scales
         self._running[key] = running
         if self.info.drafts:
             self._speculation.admit(key, running.tokens, job.owner, job.drafts)
         return running.prompt_tokens
-
-    def _adapt(self, scales: tuple[float, ...]) -> None:
-        """No job with others is running."""
-        if scales != self._adapters:
-            use_adapters(self._loaded, scales)
-            self._adapters = scales
 
     def _reading(self, key: int, job: Generation) -> LlamaJob:
         chain = Chain(job, self._vocabulary, self.info.context_length)
