@@ -29,24 +29,23 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
     size: int
 
 
-class Slot:
+class Slot(msgspec.Struct, eq=False):
     """One sequence: the tokens whose cells it holds, and whether a job uses it. `index` is its
     engine's number for it.
     """
 
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self.tokens: list[int] = []
-        # Whose tokens they are; no prompt of another finds them. None: they came out of a file.
-        self.owner: str | None = ""
-        self.conversation = ""  # what its client calls it
-        self.adapters: tuple[float, ...] = ()  # how strongly each counts in these cells
-        self.named = False  # its job asked for this one
-        self.snapshots: list[Snapshot] = []  # ascending
-        self.cuts_from = 0  # from here on it can be cut without a snapshot
-        self.lacks_states = False  # it is being put back, and these come last: nothing can go on
-        self.busy = False
-        self.used = 0  # the clock's reading when it was last released
+    index: int
+    tokens: list[int] = []
+    # Whose tokens they are; no prompt of another finds them. None: they came out of a file.
+    owner: str | None = ""
+    conversation: str = ""  # what its client calls it
+    adapters: tuple[float, ...] = ()  # how strongly each counts in these cells
+    named: bool = False  # its job asked for this one
+    snapshots: list[Snapshot] = []  # ascending
+    cuts_from: int = 0  # from here on it can be cut without a snapshot
+    lacks_states: bool = False  # it is being put back, and these come last: nothing can go on
+    busy: bool = False
+    used: int = 0  # the clock's reading when it was last released
 
     def start(self, shared: int) -> int:
         """How many of its first `shared` cells a prompt can go on from."""

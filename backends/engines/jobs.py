@@ -98,13 +98,12 @@ class WaitingLine(Generic[Job]):
         return job
 
 
-class Turn(Generic[Job]):
+class Turn(msgspec.Struct, Generic[Job], eq=False):
     """The jobs of one kind that wait, and are computed together."""
 
-    def __init__(self, kind: Hashable) -> None:
-        self.kind = kind
-        self.begun = False
-        self.line: WaitingLine[Job] = WaitingLine()
+    kind: Hashable
+    line: WaitingLine[Job]
+    begun: bool = False
 
 
 class Turns(Generic[Job]):
@@ -123,7 +122,7 @@ class Turns(Generic[Job]):
         open_turns = islice(self._turns, int(closed), None)
         turn = next((turn for turn in open_turns if turn.kind == kind), None)
         if turn is None:
-            turn = Turn(kind)
+            turn = Turn(kind, WaitingLine())
             self._turns.append(turn)
         turn.line.join(owner, request, job)
 

@@ -8,6 +8,8 @@ together on CPUs, and rounds otherwise, and more slowly, where there are fewer.
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
+import msgspec
+
 BLOCK = 64
 STEP_SECONDS = 0.05  # of a piece while others are answered: their tokens don't stall
 ALONE_SECONDS = 0.2  # while nobody is: whoever comes waits no longer
@@ -26,15 +28,14 @@ class Prompt(Protocol):
 P = TypeVar("P", bound=Prompt)
 
 
-class Prefill:
+class Prefill(msgspec.Struct, eq=False):
     """Fed with the times of steps; only the engine's thread calls it."""
 
-    def __init__(self) -> None:
-        self.rate = FIRST_GUESS
-        self._owed = 0.0  # seconds to the answers
-        self._oldest: object = None
-        self._ahead = 0.0  # seconds of others' pieces, since it is the oldest prompt
-        self._is_ahead = False  # whether the next piece is another's
+    rate: float = FIRST_GUESS
+    _owed: float = 0.0  # seconds to the answers
+    _oldest: object = None
+    _ahead: float = 0.0  # seconds of others' pieces, since it is the oldest prompt
+    _is_ahead: bool = False  # whether the next piece is another's
 
     @property
     def is_due(self) -> bool:

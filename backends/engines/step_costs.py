@@ -58,7 +58,7 @@ class KnownCost(msgspec.Struct):
     steps: float = 1.0
 
 
-class StepCosts:
+class StepCosts(msgspec.Struct, eq=False):
     """What steps take, by the tokens in them.
 
     A pass of two tokens may take as long as one of eight: what multiplies matrices is another
@@ -69,9 +69,8 @@ class StepCosts:
     that it took when it was let.
     """
 
-    def __init__(self) -> None:
-        self._known: dict[int, KnownCost] = {}
-        self._rows: list[int] = []  # ascending
+    _known: dict[int, KnownCost] = {}
+    _rows: list[int] = []  # ascending
 
     def measured(self, rows: int, seconds: float) -> None:
         """A step of `rows` tokens took `seconds`."""
@@ -128,14 +127,13 @@ SAVED = 12.0  # plain steps that may be saved up, of what drafts have won, too
 OWED = 4.0  # plain steps that may be owed: a long draft that failed isn't the last
 
 
-class Allowance:
+class Allowance(msgspec.Struct, eq=False):
     """What drafts may lose: a part of all time, and some of what they have won. The surer a draft
     is, the more may be owed for it: what unsure ones have lost is not in its way.
     """
 
-    def __init__(self) -> None:
-        self._left = 0.0  # seconds
-        self._owed = 0.0  # at most
+    _left: float = 0.0  # seconds
+    _owed: float = 0.0  # at most
 
     def earned(self, plain: float, steps: int) -> None:
         """Steps were done, of which each would have taken so long without drafts."""

@@ -46,7 +46,7 @@ class Sampled(msgspec.Struct, frozen=True):
     logprob: TokenLogprob | None  # None: not asked for
 
 
-class Sampler:
+class Sampler(msgspec.Struct, eq=False):
     """Draws the next tokens of a pass's jobs together; where that fails, each by itself. What one
     job's parameters raise is that job's alone: the others' tokens and random numbers are what they
     would have been without it.
@@ -54,10 +54,9 @@ class Sampler:
     Keeps the batch of the jobs that were last drawn for. `piece`: a token's bytes.
     """
 
-    def __init__(self, context: SamplingContext, piece: Callable[[int], bytes]) -> None:
-        self._context = context
-        self._piece = piece
-        self._batch: SamplerBatch | None = None
+    _context: SamplingContext
+    _piece: Callable[[int], bytes]
+    _batch: SamplerBatch | None = None
 
     def clear(self) -> None:
         """Forget the jobs."""

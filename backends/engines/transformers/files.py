@@ -121,6 +121,8 @@ SHORTEST = 2_048  # tokens of a context that is cut to fit
 LARGEST_CHUNK = 4096  # prompt tokens in one pass
 # Operations a second, at a guess: from it follow the tokens that a pass of `ALONE_SECONDS` takes.
 CPU_SPEED, CARD_SPEED = 2.5e10, 1e14
+# Of 16-bit weights, what quantizing leaves; embeddings and norms stay as they are.
+LEFT = {"bnb-4bit": 0.35, "bnb-8bit": 0.6, None: 1.0}
 LOGIT_COPIES = 10  # at 32 bits, while tokens are drawn: sorted, summed, masked (measured)
 FIXED = 4 << 20  # bytes: the tokenizer, Python's own objects (measured)
 # Bytes of torch's interpreter for recorded passes, and of what is recorded of a layer: toys of 4
@@ -234,7 +236,7 @@ def estimate(files: ModelFiles, options: TransformersOptions) -> MemoryNeed:
 def _estimate(files: ModelFiles, options: TransformersOptions) -> MemoryNeed:
     """Weights as they will be held; the cache when it is full; activations by the dimensions."""
     number = number_bytes(files, options)
-    weights = files.size_bytes * _share_left(options) * number / _stored_bytes(files)
+    weights = files.size_bytes * LEFT[options.quantization] * number / _stored_bytes(files)
     if files.task != "generate":
         size = encoder_shape(files, options, cpu=on_cpu(options.device))
         engine = FIXED + encoder_buffers(files, size, number)
@@ -277,11 +279,6 @@ def buffers(files: ModelFiles, options: TransformersOptions) -> int:
     activations = max(tokens * files.activation_bytes * number // 4, size.length * files.scan_bytes)
     recorded = RECORDER + RECORDED * _layer_count(files) if on_cpu(options.device) else 0
     return FIXED + recorded + activations + mask + logits
-
-
-def _share_left(options: TransformersOptions) -> float:
-    """Of 16-bit weights, what quantizing leaves; embeddings and norms stay as they are."""
-    return {"bnb-4bit": 0.35, "bnb-8bit": 0.6, None: 1.0}[options.quantization]
 
 
 def number_bytes(files: ModelFiles, options: TransformersOptions) -> int:
