@@ -81,11 +81,10 @@ def tell_apart(name: str, *modules: Any) -> None:
         setattr(module, name, NamesByOrigin(checksum))
 
 
-class NamesByOrigin:
+class NamesByOrigin(msgspec.Struct, frozen=True, eq=False):
     """`checksum`, but what has no page before it has its origin there."""
 
-    def __init__(self, checksum: Checksum) -> None:
-        self._checksum = checksum
+    _checksum: Checksum
 
     def __call__(self, tokens: Any, before: bytes | None) -> bytes:
         return self._checksum(tokens, getattr(_here, "origin", None) if before is None else before)

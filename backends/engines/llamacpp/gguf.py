@@ -140,12 +140,11 @@ def _reading(path: Path) -> "Iterator[_Reader]":
                 raise BrokenFile(f"its header can't be read ({error})") from error
 
 
-class _Reader:
+class _Reader(msgspec.Struct, eq=False):
     """Walks the bytes; `at` is the position."""
 
-    def __init__(self, data: mmap.mmap) -> None:
-        self._data = data
-        self._at = len(MAGIC)
+    _data: mmap.mmap
+    _at: int = len(MAGIC)
 
     def header(self) -> Header:
         _, tensors, entries = self._begin()
