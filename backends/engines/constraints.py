@@ -394,7 +394,7 @@ class Grammars:
                 self._ended(grammar, compiling)
 
     def _begin(self, grammar: str) -> Compiling:
-        compiling = Compiling(submit_deep(self._threads, STACK, self._compile, grammar))
+        compiling = Compiling(submit_deep(self._threads, STACK, partial(self._compile, grammar)))
         self._under_way[grammar] = compiling
         return compiling
 

@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import TypeVar
 
 from backends.machine import control_groups
 from backends.machine.control_groups import ROOT, text
 from config.values import Threads
 
-P, T = ParamSpec("P"), TypeVar("T")
+T = TypeVar("T")
 
 _SMT = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 _FIRST_CPU_LINE, _IDLE_FIELDS = 1, (4, 5)  # /proc/stat: "cpu0 user nice system idle iowait …"
@@ -192,13 +192,11 @@ class StepThreads:
 _stack = threading.Lock()  # of `threading.stack_size`, which is the process's
 
 
-def submit_deep(
-    executor: Executor, stack: int, call: Callable[P, T], *given: P.args, **named: P.kwargs
-) -> "Future[T]":
+def submit_deep(executor: Executor, stack: int, call: Callable[[], T]) -> "Future[T]":
     """As `executor.submit`; a thread that it begins for that has `stack` bytes of stack."""
     with _stack:
         before = threading.stack_size(stack)
         try:
-            return executor.submit(call, *given, **named)
+            return executor.submit(call)
         finally:
             threading.stack_size(before)
