@@ -458,12 +458,9 @@ def _with_integers(value: Any, kind: inspect.Type) -> Any:
     match kind, value:
         case inspect.IntType(), float() if value.is_integer():
             return int(value)
-        case inspect.UnionType(types), float() if any(
-            isinstance(t, inspect.FloatType) for t in types
-        ):
-            return value
         case inspect.UnionType(types), _:
-            for one in types:
+            takes_floats = any(isinstance(one, inspect.FloatType) for one in types)
+            for one in () if takes_floats and isinstance(value, float) else types:
                 value = _with_integers(value, one)
             return value
         case inspect.StructType(fields=fields), dict():
@@ -472,12 +469,10 @@ def _with_integers(value: Any, kind: inspect.Type) -> Any:
                 name: _with_integers(item, kinds[name]) if name in kinds else item
                 for name, item in value.items()
             }
-        case inspect.ListType(item_type=item_kind), list():
+        case inspect.ListType(item_kind) | inspect.VarTupleType(item_kind), list():
             return [_with_integers(item, item_kind) for item in value]
         case inspect.TupleType(item_types=kinds), list() if len(kinds) == len(value):
             return [_with_integers(*pair) for pair in zip(value, kinds, strict=True)]
-        case inspect.VarTupleType(item_type=item_kind), list():
-            return [_with_integers(item, item_kind) for item in value]
         case _:
             return value
 

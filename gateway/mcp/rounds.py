@@ -384,7 +384,7 @@ class AnswerInRounds(Answer):
         last = self._now
         self._before, self._generated = self._usage_so_far(), last.usage().completion_tokens
         await self._rounds.close()
-        self._now = Answer(last.lease, last.unapplied, (), _none())
+        self._now = Answer(last.lease, last.unapplied, ())
 
     def _goes_on(self, turn: "_Turn") -> bool:
         """Whether there is another round, which is the request then."""
@@ -412,11 +412,6 @@ class AnswerInRounds(Answer):
             answering=replace(request.answering, max_tokens=limit),
         )
         return True
-
-
-async def _none() -> AsyncIterator[Delta]:
-    return
-    yield
 
 
 class _Turn:

@@ -14,6 +14,7 @@ from unicodedata import combining, normalize
 import msgspec
 import structlog
 from anyio.abc import TaskGroup
+from msgspec.structs import asdict
 
 from backends.contract.catalog import command
 from config.mcp import McpConfig
@@ -89,10 +90,11 @@ class Toolset:
                 continue
             shown.append(tool)
             name = self._free_name(f"{wanted.label}__{tool.name}")
-            self.tools.append(Tool(name=name, description=tool.description, parameters=tool.schema))
+            parameters = tool.input_schema
+            self.tools.append(Tool(name=name, description=tool.description, parameters=parameters))
             served = ServedTool(wanted.label, tool.name, waits)
             self.runnable[name] = Runnable(served, server, tool.name)
-        self.listed.append(ListedServer(label=wanted.label, tools=tuple(map(_described, shown))))
+        self.listed.append(ListedServer(label=wanted.label, tools=tuple(map(asdict, shown))))
 
     def _free_name(self, wanted: str) -> str:
         """The characters that functions' names have everywhere; names that collide are numbered."""
@@ -259,13 +261,3 @@ def _is_wanted(wanted: ServedTools, tool: "ListedTool") -> bool:
     if tool.name in wanted.excluded or (wanted.only_reading and not reads_only):
         return False
     return wanted.allowed is None or tool.name in wanted.allowed
-
-
-def _described(tool: "ListedTool") -> Mapping[str, object]:
-    """As OpenAI's list has it."""
-    return {
-        "name": tool.name,
-        "description": tool.description,
-        "input_schema": tool.schema,
-        "annotations": tool.annotations,
-    }

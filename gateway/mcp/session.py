@@ -71,11 +71,11 @@ class SessionForgotten(ServerFailed):
 
 
 class ListedTool(msgspec.Struct, frozen=True):
-    """A tool as its server describes it."""
+    """A tool as its server describes it, and as OpenAI's list has it."""
 
     name: str
     description: str
-    schema: Mapping[str, Any]
+    input_schema: Mapping[str, Any]
     annotations: Mapping[str, Any] | None = None
 
 
@@ -509,7 +509,7 @@ def _listed(tool: types.Tool) -> ListedTool | str:
     return ListedTool(
         name=name,
         description=said[:LONGEST_DESCRIPTION],
-        schema=schema,
+        input_schema=schema,
         annotations=hints.model_dump(by_alias=True, exclude_none=True) if hints else None,
     )
 

@@ -184,21 +184,15 @@ class _Reader:
         """Where the conversation begins: at its last summary. What precedes that in its turn is
         emptied.
         """
-        for k in range(len(messages) - 1, -1, -1):
+        for k in reversed(range(len(messages))):
             content = messages[k].get("content") if isinstance(messages[k], dict) else None
-            summaries = _summaries(content) if isinstance(content, list) else []
-            if isinstance(content, list) and summaries:
-                content[: summaries[-1]] = [{"type": "text", "text": ""}] * summaries[-1]
-                return k
+            if not isinstance(content, list):
+                continue
+            for place in reversed(range(len(content))):
+                if isinstance(content[place], dict) and content[place].get("type") == "compaction":
+                    content[:place] = [{"type": "text", "text": ""}] * place
+                    return k
         return 0
-
-
-def _summaries(content: Sequence[Any]) -> list[int]:
-    return [
-        place
-        for place, block in enumerate(content)
-        if isinstance(block, dict) and block.get("type") == "compaction"
-    ]
 
 
 def _unreadable(block: Json) -> str | None:

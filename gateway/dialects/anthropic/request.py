@@ -437,17 +437,9 @@ def _unapplied(fields: Fields, conversation: ConversationWire) -> Iterator[Unapp
     )
     if "thread" in fields.values:
         yield Unapplied("thread", "no conversations are held here")
-    if any(block.type == "redacted_thinking" for block in _all_blocks(conversation)):
+    blocks = (block for message in conversation.messages for block in _blocks(message.content))
+    if any(block.type == "redacted_thinking" for block in blocks):
         yield Unapplied("messages[].content[].redacted_thinking")
-
-
-def _all_blocks(conversation: ConversationWire) -> Iterator[BlockWire]:
-    return (
-        block
-        for message in conversation.messages
-        if isinstance(message.content, list)
-        for block in message.content
-    )
 
 
 def _answering(

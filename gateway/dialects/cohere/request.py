@@ -3,7 +3,7 @@ of its first version. It knows no model.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -45,7 +45,6 @@ from gateway.terms.request import (
     Part,
     TextPart,
     Thinking,
-    Tool,
     ToolCall,
     ToolChoice,
     all_unapplied,
@@ -310,7 +309,9 @@ def read_chat(content: bytes) -> CohereExchange:
                 for k, message in enumerate(wire.messages)
             ),
             answering=_answering(fields, wire),
-            tools=tuple(_tools(wire)),
+            tools=tuple(
+                tool.function.tool(strict=wire.strict_tools or None) for tool in wire.tools
+            ),
             tool_choice=_choice(fields, wire),
             thinking=_thinking(wire.thinking),
         ),
@@ -336,11 +337,6 @@ def _answering(fields: Fields, wire: ChatWire) -> GenerationParams:
         spelled=fields.otherwise(),
         unapplied=(*fields.unapplied(_FIELDS), *unapplied_below(fields.values, ChatWire)),
     )
-
-
-def _tools(wire: ChatWire) -> Iterator[Tool]:
-    for tool in wire.tools:
-        yield tool.function.tool(strict=wire.strict_tools or None)
 
 
 def _choice(fields: Fields, wire: ChatWire) -> ToolChoice:

@@ -4,6 +4,7 @@ Knows no model: whether it supports images, reasoning or tools is checked by the
 """
 
 import math
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -313,7 +314,7 @@ def _answering(
         logprobs=logprobs,
         keep_alive=read_keep_alive(fields, wire.keep_alive),
         slot=None if wire.id_slot == -1 else wire.id_slot,
-        adapters=None if wire.lora is None else _adapters(fields, wire.lora),
+        adapters=_adapters(fields, wire.lora),
         drafts=_drafts(wire.speculative),
         shape=read_shape(fields),
         streamed=wire.stream,
@@ -325,16 +326,16 @@ def _answering(
     )
 
 
-def _adapters(fields: Fields, lora: list[LoraWire]) -> tuple[AdapterScale, ...]:
+def _adapters(fields: Fields, lora: Sequence[LoraWire] | None) -> tuple[AdapterScale, ...] | None:
     """All others don't count, as in llama-server."""
-    return tuple(_adapter(fields, index, each) for index, each in enumerate(lora))
-
-
-def _adapter(fields: Fields, index: int, wire: LoraWire) -> AdapterScale:
-    match wire.id, wire.name:
-        case (int(adapter), None) | (None, str(adapter)):
-            return AdapterScale(adapter, wire.scale)
-    raise fields.wrong(f"lora[{index}]", "Expected either an id or a name.")
+    found = []
+    for index, wire in enumerate(lora or ()):
+        match wire.id, wire.name:
+            case (int(adapter), None) | (None, str(adapter)):
+                found.append(AdapterScale(adapter, wire.scale))
+            case _:
+                raise fields.wrong(f"lora[{index}]", "Expected either an id or a name.")
+    return None if lora is None else tuple(found)
 
 
 def _drafts(wire: int | SpeculativeWire | None) -> int | None:

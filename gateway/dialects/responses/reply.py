@@ -26,7 +26,7 @@ from gateway.dialects.responses.answer_items import (
     event,
     kind_of,
 )
-from gateway.dialects.responses.items import packed
+from gateway.dialects.responses.items import ConversationWire, packed
 from gateway.dialects.responses.mcp_calls import McpCall, list_events, list_item
 from gateway.dialects.responses.mcp_items import McpListItem, listed_before
 from gateway.dialects.responses.request import ResponsesExchange
@@ -88,12 +88,6 @@ class Incomplete(msgspec.Struct, frozen=True):
     reason: Literal["max_output_tokens", "content_filter"]
 
 
-class ConversationId(msgspec.Struct, frozen=True):
-    """The conversation it belongs to."""
-
-    id: str
-
-
 class ResponseWire(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="response"):
     """The response in any of its states. Times are Unix time."""
 
@@ -111,7 +105,7 @@ class ResponseWire(msgspec.Struct, frozen=True, kw_only=True, tag_field="object"
     output: Sequence[OutputItem] = ()
     parallel_tool_calls: bool
     previous_response_id: str | None = None
-    conversation: ConversationId | None = None
+    conversation: ConversationWire | None = None
     reasoning: Mapping[str, Any]
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
@@ -359,7 +353,7 @@ class ResponsesReply(Reply):
             message=error.message,
             param=error.param or UNSET,
         )
-        self._wire = replace(self._wire, status="failed", error=wire, output=tuple(self._done))
+        self._end_as("failed", error=wire)
 
     @property
     def has_failed(self) -> bool:
@@ -370,7 +364,7 @@ class ResponsesReply(Reply):
         """It ends because its client said so."""
         self._end("incomplete")
         self._cut_calls()
-        self._wire = replace(self._wire, status="cancelled", output=tuple(self._done))
+        self._end_as("cancelled")
 
     def cancelled(self) -> bytes:
         """The last event of a stream that its client ended: incomplete, and its status says why."""
@@ -381,14 +375,15 @@ class ResponsesReply(Reply):
 
     def _settle(self, usage: Usage) -> None:
         status: Status = "incomplete" if self._reason else "completed"
-        self._wire = replace(
-            self._wire,
-            status=status,
+        self._end_as(
+            status,
             completed_at=int(self._clock()) if status == "completed" else None,
             incomplete_details=self._reason,
-            output=tuple(self._done),
             usage=usage_wire(usage),
         )
+
+    def _end_as(self, status: Status, **fields: Any) -> None:
+        self._wire = replace(self._wire, status=status, output=tuple(self._done), **fields)
 
     def _life(self, name: str) -> bytes:
         return event(
@@ -413,7 +408,7 @@ def _begun(exchange: ResponsesExchange, id: str, created: int) -> ResponseWire:
         model=request.model,
         parallel_tool_calls=request.parallel_tool_calls,
         previous_response_id=exchange.previous,
-        conversation=ConversationId(exchange.conversation) if exchange.conversation else None,
+        conversation=ConversationWire(exchange.conversation) if exchange.conversation else None,
         reasoning={"effort": None, "summary": None, **echoed.get("reasoning", {})},
         safety_identifier=_of(str, echoed.get("safety_identifier")),
         prompt_cache_key=_of(str, echoed.get("prompt_cache_key")),

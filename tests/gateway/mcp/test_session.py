@@ -256,9 +256,9 @@ async def test_a_malformed_tool_takes_no_other_with_it() -> None:
     assert [tool.name for tool in listing.tools] == [
         *("whole", "missing", "null", "empty", "no type", "php", "number"),
     ]
-    assert [tool.schema for tool in listing.tools if "properties" not in tool.schema] == [
-        {"type": "object"}
-    ] * 6
+    assert [
+        tool.input_schema for tool in listing.tools if "properties" not in tool.input_schema
+    ] == [{"type": "object"}] * 6
     assert set(listing.left_out) == {"hopeless", ""}
     assert "properties.a" in listing.left_out["hopeless"]
 
