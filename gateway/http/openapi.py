@@ -253,13 +253,7 @@ SHAPES: Mapping[str, Schema] = {
 CHAT = Body(
     name="OpenAIChatRequest",
     about="A conversation to continue. Null fields are treated as not given.",
-    shapes=(
-        request.AnsweringWire,
-        messages.ConversationWire,
-        request.ChatWire,
-        request.ThinkingWire,
-        SamplingWire,
-    ),
+    shapes=(request.ChatWire, messages.ConversationWire, SamplingWire),
     further=SHAPES,
 )
 

@@ -122,8 +122,8 @@ class ConversationWire(msgspec.Struct, frozen=True, kw_only=True):
     tool_choice: ToolChoiceWire | None = None
 
 
-class AnsweringWire(msgspec.Struct, frozen=True, kw_only=True):
-    """How to answer, sampling aside."""
+class MessagesWire(ConversationWire, frozen=True, kw_only=True):
+    """A body, sampling aside."""
 
     model: str = ""
     max_tokens: Annotated[int, Meta(ge=1)] | None = None
@@ -345,21 +345,21 @@ class MessagesExchange(msgspec.Struct, frozen=True, kw_only=True):
     managed: ContextManaged | None = None  # None: `context_management` was not asked for
 
 
-_FIELDS = SHAPE_FIELDS | HARMLESS.keys() | names_of(AnsweringWire, ConversationWire, SamplingWire)
+_FIELDS = SHAPE_FIELDS | HARMLESS.keys() | names_of(MessagesWire, SamplingWire)
 
 
 def read_messages(body: bytes) -> MessagesExchange:
     """What the body means. Raises InvalidRequest, which names the field."""
     fields, history = _readable(read_fields(body))
-    wire, conversation = fields.read(AnsweringWire), fields.read(ConversationWire)
+    wire = fields.read(MessagesWire)
     if wire.thread is not None and wire.thread.type == "continue":
         message = "No conversations are held here; send all messages of this one."
         raise ThreadNotHeld.at("thread", message)
-    tools, left_out = read_tools(fields, conversation.tools, history, conversation.tool_choice)
-    served = read_servers(fields, wire.mcp_servers, conversation.tools)
-    edit = edited(_messages(fields, conversation, history), wire.context_management)
+    tools, left_out = read_tools(fields, wire.tools, history, wire.tool_choice)
+    served = read_servers(fields, wire.mcp_servers, wire.tools)
+    edit = edited(_messages(fields, wire, history), wire.context_management)
     unapplied = (
-        *_unapplied(fields, conversation),
+        *_unapplied(fields, wire),
         *left_out,
         *history.unapplied,
         *edit.unapplied,
@@ -371,15 +371,11 @@ def read_messages(body: bytes) -> MessagesExchange:
             answering=_answering(fields, wire, unapplied),
             tools=tools,
             tool_choice=read_choice(
-                fields,
-                conversation.tools,
-                tools,
-                conversation.tool_choice,
-                has_served=bool(served),
+                fields, wire.tools, tools, wire.tool_choice, has_served=bool(served)
             ),
             served=served,
             parallel_tool_calls=not (
-                conversation.tool_choice and conversation.tool_choice.disable_parallel_tool_use
+                wire.tool_choice and wire.tool_choice.disable_parallel_tool_use
             ),
             thinking=_thinking(fields, wire),
             continue_final=_continues(edit.messages[-1]),
@@ -429,8 +425,7 @@ def _continues(last: Message) -> bool:
 def _unapplied(fields: Fields, conversation: ConversationWire) -> Iterator[Unapplied]:
     """What has no meaning here, named once however often it stands in the body."""
     yield from fields.unapplied(_FIELDS)
-    yield from unapplied_below(fields.values, ConversationWire)
-    yield from unapplied_below(fields.values, AnsweringWire)
+    yield from unapplied_below(fields.values, MessagesWire)
     system = conversation.system if isinstance(conversation.system, list) else []
     yield from all_unapplied(
         *(f"system[{k}]" for k, block in enumerate(system) if is_bookkeeping(block))
@@ -443,7 +438,7 @@ def _unapplied(fields: Fields, conversation: ConversationWire) -> Iterator[Unapp
 
 
 def _answering(
-    fields: Fields, wire: AnsweringWire, unapplied: tuple[Unapplied, ...]
+    fields: Fields, wire: MessagesWire, unapplied: tuple[Unapplied, ...]
 ) -> GenerationParams:
     return GenerationParams(
         sampling=read_sampling(fields),
@@ -456,7 +451,7 @@ def _answering(
     )
 
 
-def _thinking(fields: Fields, wire: AnsweringWire) -> Thinking:
+def _thinking(fields: Fields, wire: MessagesWire) -> Thinking:
     """Without a request for thinking there is none, and none is shown: much client code reads the
     first block as text.
     """

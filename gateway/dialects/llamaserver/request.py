@@ -25,7 +25,14 @@ from gateway.dialects.encoding import (
     read_texts,
     written,
 )
-from gateway.dialects.fields import Fields, check_order, fields_of, json_object, read_fields
+from gateway.dialects.fields import (
+    Fields,
+    check_order,
+    fields_of,
+    json_object,
+    names_of,
+    read_fields,
+)
 from gateway.dialects.openai.request import TextExchange, read_text_fields
 from gateway.terms.errors import GatewayError, InvalidRequest
 from gateway.terms.request import EmbeddingRequest, Fill, FillFile, Prompt, TextRequest, Unapplied
@@ -47,7 +54,7 @@ class CompletionWire(msgspec.Struct, frozen=True, kw_only=True):
     response_fields: Annotated[list[str], Meta(max_length=MOST_FIELDS)] = []
 
 
-class InfillWire(msgspec.Struct, frozen=True, kw_only=True):
+class InfillWire(CompletionWire, frozen=True, kw_only=True):
     """The text around the gap. `prompt` is more of what stands before it."""
 
     input_prefix: str
@@ -82,7 +89,7 @@ def read_completion(body: bytes) -> CompletionExchange:
     """What a `/completion` body means. Raises InvalidRequest, which names the field."""
     values = json_object(body)
     prompts = read_prompts(values.get("prompt"))
-    return _exchange(values, CompletionWire, prompts=prompts)
+    return _exchange(values, Fields(_given(values), {}).read(CompletionWire), prompts=prompts)
 
 
 def read_infill(body: bytes) -> CompletionExchange:
@@ -91,18 +98,17 @@ def read_infill(body: bytes) -> CompletionExchange:
     wire = Fields(_given(values), {}).read(InfillWire)
     files = tuple(FillFile(one.filename, one.text) for one in wire.input_extra)
     fill = Fill(wire.input_prefix + wire.prompt, wire.input_suffix, files)
-    return _exchange(values, InfillWire, prompts=("",), fill=fill)
+    return _exchange(values, wire, prompts=("",), fill=fill)
 
 
 def _exchange(
     values: Mapping[str, Any],
-    shape: type[msgspec.Struct],
+    wire: CompletionWire,
     *,
     prompts: tuple[Prompt, ...],
     fill: Fill | None = None,
 ) -> CompletionExchange:
-    wire = Fields(_given(values), {}).read(CompletionWire)
-    own = {*CompletionWire.__struct_fields__, *shape.__struct_fields__}
+    own = names_of(type(wire))
     rest = {name: value for name, value in values.items() if name not in own}
     read = read_text_fields(fields_of({**rest, "prompt": ""}), least=0)
     answering = msgspec.structs.replace(

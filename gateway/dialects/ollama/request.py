@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeAlias, get_args
 import msgspec
 from msgspec import Meta
 
-from config.values import hub_id
+from config.values import alike, hub_id
 from gateway.dialects.fields import (
     Fields,
     fields_of,
@@ -91,14 +91,14 @@ class AnsweringWire(msgspec.Struct, frozen=True, kw_only=True):
     top_logprobs: Alternatives = 0
 
 
-class ChatWire(msgspec.Struct, frozen=True, kw_only=True):
+class ChatWire(AnsweringWire, frozen=True, kw_only=True):
     """A conversation. Without messages it only loads the model, or unloads it."""
 
     messages: list[MessageWire] = []
     tools: list[ToolWire] = []
 
 
-class GenerateWire(msgspec.Struct, frozen=True, kw_only=True):
+class GenerateWire(AnsweringWire, frozen=True, kw_only=True):
     """A prompt. Without one it only loads the model, or unloads it."""
 
     prompt: str = ""
@@ -244,32 +244,31 @@ class OllamaExchange(msgspec.Struct, frozen=True, kw_only=True):
 
     request: Asked
     stream: bool = True
-    logprobs: bool = False
 
 
-_CHAT_FIELDS = names_of(AnsweringWire, ChatWire) | SHAPE_FIELDS
-_GENERATE_FIELDS = names_of(AnsweringWire, GenerateWire) | SHAPE_FIELDS
+_CHAT_FIELDS = names_of(ChatWire) | SHAPE_FIELDS
+_GENERATE_FIELDS = names_of(GenerateWire) | SHAPE_FIELDS
 _OPTIONS = names_of(OptionsWire, SamplingWire)
 
 
 def read_chat(body: bytes) -> OllamaExchange:
     """What a body of `/api/chat` means. Raises InvalidRequest, which names the field."""
     fields = read_fields(body)
-    shared, wire = fields.read(AnsweringWire), fields.read(ChatWire)
+    wire = fields.read(ChatWire)
     if not wire.messages:
-        return _presence(fields, shared)
+        return _presence(fields, wire)
     tools = tuple(read_tool(fields, f"tools[{k}]", tool) for k, tool in enumerate(wire.tools))
     messages = read_turns(fields, wire.messages)
     request = ChatRequest(
-        model=shared.model,
+        model=wire.model,
         messages=messages,
-        answering=_answering(fields, shared),
+        answering=_answering(fields, wire, _CHAT_FIELDS),
         tools=tools,
         tool_choice="auto" if tools else "none",
-        thinking=_thinking(fields, shared),
+        thinking=_thinking(fields, wire),
         continue_final=messages[-1].role == "assistant" and not messages[-1].tool_calls,
     )
-    return _exchange(fields, shared, request, _CHAT_FIELDS)
+    return alike(OllamaExchange, wire)(request=request)
 
 
 def read_generate(body: bytes) -> OllamaExchange:
@@ -277,11 +276,11 @@ def read_generate(body: bytes) -> OllamaExchange:
     `suffix`, a text to go on from. Raises InvalidRequest.
     """
     fields = read_fields(body)
-    shared, wire = fields.read(AnsweringWire), fields.read(GenerateWire)
+    wire = fields.read(GenerateWire)
     if not (wire.prompt or wire.images or wire.suffix):
-        return _presence(fields, shared)
+        return _presence(fields, wire)
     read = _text if wire.raw or wire.suffix else _question
-    return _exchange(fields, shared, read(fields, shared, wire), _GENERATE_FIELDS)
+    return alike(OllamaExchange, wire)(request=read(fields, wire))
 
 
 def read_named(body: bytes) -> NamedModel:
@@ -293,74 +292,59 @@ def read_named(body: bytes) -> NamedModel:
     return msgspec.structs.replace(wire, model=wire.model or wire.name)
 
 
-def _text(fields: Fields, shared: AnsweringWire, wire: GenerateWire) -> TextRequest:
+def _text(fields: Fields, wire: GenerateWire) -> TextRequest:
     if wire.images:
         raise fields.wrong("images", "Not available for a raw prompt, or one with a suffix.")
     if wire.system:
         raise fields.wrong("system", "Not available for a raw prompt, or one with a suffix.")
     return TextRequest(
-        model=shared.model,
+        model=wire.model,
         prompts=(wire.prompt,),
-        answering=_answering(fields, shared),
+        answering=_answering(fields, wire, _GENERATE_FIELDS),
         suffix=wire.suffix or None,
     )
 
 
-def _question(fields: Fields, shared: AnsweringWire, wire: GenerateWire) -> ChatRequest:
+def _question(fields: Fields, wire: GenerateWire) -> ChatRequest:
     system = (Message(role="system", parts=(TextPart(wire.system),)),) if wire.system else ()
     question = Message(role="user", parts=read_parts("", wire.prompt, wire.images))
     return ChatRequest(
-        model=shared.model,
+        model=wire.model,
         messages=(*system, question),
-        answering=_answering(fields, shared),
+        answering=_answering(fields, wire, _GENERATE_FIELDS),
         tool_choice="none",
-        thinking=_thinking(fields, shared),
+        thinking=_thinking(fields, wire),
     )
 
 
-def _exchange(
-    fields: Fields, shared: AnsweringWire, request: ChatRequest | TextRequest, known: frozenset[str]
-) -> OllamaExchange:
-    unapplied = (
-        *fields.unapplied(known),
-        *unapplied_below(fields.values, ChatWire),
-        *_options(shared).unapplied(_OPTIONS),
-    )
-    answering = msgspec.structs.replace(request.answering, unapplied=unapplied)
+def _presence(fields: Fields, wire: AnsweringWire) -> OllamaExchange:
+    keep_alive = read_keep_alive(fields, wire.keep_alive)
     return OllamaExchange(
-        request=msgspec.structs.replace(request, answering=answering),
-        stream=shared.stream,
-        logprobs=shared.logprobs,
+        request=Presence(model=wire.model, keep_alive=keep_alive), stream=wire.stream
     )
 
 
-def _presence(fields: Fields, shared: AnsweringWire) -> OllamaExchange:
-    keep_alive = read_keep_alive(fields, shared.keep_alive)
-    return OllamaExchange(
-        request=Presence(model=shared.model, keep_alive=keep_alive), stream=shared.stream
-    )
-
-
-def _options(shared: AnsweringWire) -> Fields:
-    return fields_of(shared.options, "options.")
-
-
-def _answering(fields: Fields, shared: AnsweringWire) -> GenerationParams:
-    options = _options(shared)
-    wire = options.read(OptionsWire)
+def _answering(fields: Fields, wire: AnsweringWire, known: frozenset[str]) -> GenerationParams:
+    options = fields_of(wire.options, "options.")
+    limits = options.read(OptionsWire)
     return GenerationParams(
         sampling=read_sampling(options),
-        max_tokens=wire.max_tokens if wire.max_tokens > 0 else None,
-        stop=read_stop(options, wire.stop),
-        logprobs=shared.top_logprobs if shared.logprobs else None,
-        keep_alive=read_keep_alive(fields, shared.keep_alive),
+        max_tokens=limits.max_tokens if limits.max_tokens > 0 else None,
+        stop=read_stop(options, limits.stop),
+        logprobs=wire.top_logprobs if wire.logprobs else None,
+        keep_alive=read_keep_alive(fields, wire.keep_alive),
         shape=read_shape(fields),
         spelled=options.otherwise(),
+        unapplied=(
+            *fields.unapplied(known),
+            *unapplied_below(fields.values, ChatWire),
+            *options.unapplied(_OPTIONS),
+        ),
     )
 
 
-def _thinking(fields: Fields, shared: AnsweringWire) -> Thinking:
-    match shared.think:
+def _thinking(fields: Fields, wire: AnsweringWire) -> Thinking:
+    match wire.think:
         case None:
             return Thinking()
         case bool(think):
@@ -368,7 +352,7 @@ def _thinking(fields: Fields, shared: AnsweringWire) -> Thinking:
         case str(effort) if effort in EFFORTS:
             return Thinking(enabled=True, effort=effort)
     names = ", ".join(repr(name) for name in EFFORTS)
-    message = f"Expected true, false or one of {names}, got {shared.think!r:.64}."
+    message = f"Expected true, false or one of {names}, got {wire.think!r:.64}."
     raise fields.wrong("think", message)
 
 

@@ -105,25 +105,7 @@ class AnsweringWire(msgspec.Struct, frozen=True, kw_only=True):
     speculative: Drafted | SpeculativeWire | None = None
     strict_parameters: bool = False
     return_parameters: bool = False
-
-
-class ChatWire(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of a chat body that no other struct here reads."""
-
-    logprobs: bool | Alternatives = False
-    top_logprobs: Alternatives | None = None
-    parallel_tool_calls: bool = True
-    template_variables: dict[str, Any] = {}
-    verbosity: str | None = None
-    stop_in_reasoning: bool = False
-    continue_final_message: bool | None = None
-    allow_control_tokens: bool | None = None
-    answer_format: str | None = None
-    add_generation_prompt: bool | None = None
-    response_prefix: str = ""
     loading_text: bool | None = None
-    return_progress: bool = False  # llama-server's
-    logprobs_of: Literal["content", "all"] = "content"
 
 
 class ReasoningWire(msgspec.Struct, frozen=True):
@@ -147,9 +129,23 @@ class ThinkingTypeWire(msgspec.Struct, frozen=True):
         return {"enabled": True, "disabled": False}.get(self.type)
 
 
-class ThinkingWire(msgspec.Struct, frozen=True, kw_only=True):
-    """The reasoning options of a chat body: six servers' spellings of four parameters."""
+class ChatWire(AnsweringWire, frozen=True, kw_only=True):
+    """A chat body, sampling and the conversation aside."""
 
+    logprobs: bool | Alternatives = False
+    top_logprobs: Alternatives | None = None
+    parallel_tool_calls: bool = True
+    template_variables: dict[str, Any] = {}
+    verbosity: str | None = None
+    stop_in_reasoning: bool = False
+    continue_final_message: bool | None = None
+    allow_control_tokens: bool | None = None
+    answer_format: str | None = None
+    add_generation_prompt: bool | None = None
+    response_prefix: str = ""
+    return_progress: bool = False  # llama-server's
+    logprobs_of: Literal["content", "all"] = "content"
+    # Reasoning: six servers' spellings of four parameters.
     reasoning: ReasoningWire = ReasoningWire()
     thinking: ThinkingTypeWire = ThinkingTypeWire()
     reasoning_effort: str | None = None
@@ -158,11 +154,10 @@ class ThinkingWire(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_budget_message: str = ""
     reasoning_format: str = "auto"
     include_reasoning: bool = True
-    template_variables: dict[str, Any] = {}
 
 
-class TextWire(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of a text completion that no other struct here reads."""
+class TextWire(AnsweringWire, frozen=True, kw_only=True):
+    """The body of a text completion, sampling aside."""
 
     prompt: Input
     suffix: str = ""
@@ -171,7 +166,6 @@ class TextWire(msgspec.Struct, frozen=True, kw_only=True):
     n_probs: Alternatives = 0  # llama.cpp's name, where 0 means none
     add_bos: bool | None = None
     include_reasoning: bool = True  # a raw text has all that was said
-    loading_text: bool | None = None
 
 
 class AnswerForm(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,18 +190,16 @@ class TextExchange(AnswerForm, frozen=True, kw_only=True):
 
 
 UNOPENED = "add_generation_prompt"  # not applied where it is false and an answer is wanted
-_CHAT_FIELDS = SHAPE_FIELDS | names_of(
-    AnsweringWire, ChatWire, ConversationWire, SamplingWire, ThinkingWire
-)
-_TEXT_FIELDS = SHAPE_FIELDS | names_of(AnsweringWire, TextWire, SamplingWire)
+_CHAT_FIELDS = SHAPE_FIELDS | names_of(ChatWire, ConversationWire, SamplingWire)
+_TEXT_FIELDS = SHAPE_FIELDS | names_of(TextWire, SamplingWire)
 
 
 def read_chat(body: bytes) -> ChatExchange:
     """What a `/v1/chat/completions` body means. Raises InvalidRequest, which names the field."""
     fields = read_fields(body)
-    shared, wire = fields.read(AnsweringWire), fields.read(ChatWire)
+    wire = fields.read(ChatWire)
     _refuse_unmet(fields)
-    if shared.max_tokens == 0:
+    if wire.max_tokens == 0:
         raise fields.wrong("max_tokens", "Expected at least 1, or -1 for no limit.")
     if wire.answer_format is not None and wire.answer_format not in FORMATS:
         message = f"Expected one of {', '.join(FORMATS)}, got {wire.answer_format!r:.64}."
@@ -220,31 +212,28 @@ def read_chat(body: bytes) -> ChatExchange:
     unapplied = (
         *_unapplied(fields, wire, continue_final=continue_final),
         *conversation.unapplied,
-        *unapplied_below(fields.values, AnsweringWire),
-        *unapplied_below(fields.values, ThinkingWire),
+        *unapplied_below(fields.values, ChatWire),
     )
     logprobs = _chat_logprobs(fields, wire) if wire.logprobs or wire.top_logprobs else None
-    return ChatExchange(
+    return alike(ChatExchange, wire)(
         request=alike(ChatRequest, conversation)(
-            model=shared.model,
+            model=wire.model,
             messages=messages,
             answering=msgspec.structs.replace(
-                _answering(fields, shared, logprobs, _CHAT_FIELDS, unapplied),
+                _answering(fields, wire, logprobs, _CHAT_FIELDS, unapplied),
                 stop_in_reasoning=wire.stop_in_reasoning,
                 logprobs_of=wire.logprobs_of,
-                reports_progress=wire.return_progress and shared.stream,
+                reports_progress=wire.return_progress and wire.stream,
             ),
             parallel_tool_calls=wire.parallel_tool_calls,
-            thinking=read_thinking(fields),
+            thinking=_thinking(fields, wire),
             template_variables=variables,
             continue_final=continue_final,
             allow_control_tokens=wire.allow_control_tokens,
             format=wire.answer_format,
         ),
-        stream=shared.stream,
-        include_usage=bool(shared.stream_options.include_usage),
-        continuous_usage=shared.stream_options.is_continuous,
-        loading_text=wire.loading_text,
+        include_usage=bool(wire.stream_options.include_usage),
+        continuous_usage=wire.stream_options.is_continuous,
     )
 
 
@@ -255,30 +244,25 @@ def read_text(body: bytes) -> TextExchange:
 
 def read_text_fields(fields: Fields, *, least: int = 1) -> TextExchange:
     """What the fields of such a body mean. `least`: tokens of an answer. Raises as `read_text`."""
-    shared, wire = fields.read(AnsweringWire), fields.read(TextWire)
+    wire = fields.read(TextWire)
     _refuse_unmet(fields)
     logprobs = (wire.n_probs or None) if wire.logprobs is None else wire.logprobs
-    if not wire.echo and 0 <= shared.max_tokens < least:
+    if not wire.echo and 0 <= wire.max_tokens < least:
         raise fields.wrong("max_tokens", "Expected at least 1, -1 for no limit, or echo with 0.")
     if wire.echo and wire.suffix and logprobs is not None:
         raise fields.wrong("logprobs", "Not available together with echo and suffix.")
-    unapplied = (
-        *fields.unapplied(_TEXT_FIELDS),
-        *unapplied_below(fields.values, AnsweringWire),
-    )
-    return TextExchange(
+    unapplied = (*fields.unapplied(_TEXT_FIELDS), *unapplied_below(fields.values, TextWire))
+    return alike(TextExchange, wire)(
         request=TextRequest(
-            model=shared.model,
+            model=wire.model,
             prompts=read_texts(fields, "prompt", wire.prompt, "prompt"),
-            answering=_answering(fields, shared, logprobs, _TEXT_FIELDS, unapplied),
+            answering=_answering(fields, wire, logprobs, _TEXT_FIELDS, unapplied),
             suffix=wire.suffix or None,
             echo=wire.echo,
             add_bos=wire.add_bos,
         ),
-        stream=shared.stream,
-        include_usage=bool(shared.stream_options.include_usage),
-        continuous_usage=shared.stream_options.is_continuous,
-        loading_text=wire.loading_text,
+        include_usage=bool(wire.stream_options.include_usage),
+        continuous_usage=wire.stream_options.is_continuous,
     )
 
 
@@ -395,9 +379,8 @@ def _with_prefix(messages: tuple[Message, ...], prefix: str) -> tuple[Message, .
     return (*messages[:-1], grown)
 
 
-def read_thinking(fields: Fields) -> Thinking:
-    """The reasoning options in `fields`; flat ones go before `reasoning`. Raises InvalidRequest."""
-    wire = fields.read(ThinkingWire)
+def _thinking(fields: Fields, wire: ChatWire) -> Thinking:
+    """The reasoning options; flat ones go before `reasoning`. Raises InvalidRequest."""
     shown = fields.meant("reasoning_format", wire.reasoning_format, _SHOWN)
     if wire.reasoning.exclude or not wire.include_reasoning:
         shown = "hidden"
@@ -413,7 +396,7 @@ def read_thinking(fields: Fields) -> Thinking:
     )
 
 
-def _enabled(wire: ThinkingWire, effort: str | None) -> bool | None:
+def _enabled(wire: ChatWire, effort: str | None) -> bool | None:
     """The template's own variable is the most specific field, an effort of "none" the least."""
     for value in (
         wire.template_variables.get("enable_thinking"),

@@ -15,7 +15,7 @@ from gateway.dialects.anthropic.reply import (
     MessageWhole,
     Ping,
 )
-from gateway.dialects.anthropic.request import AnsweringWire, ConversationWire
+from gateway.dialects.anthropic.request import MessagesWire
 from gateway.dialects.dialect import body
 from gateway.dialects.parameters import SamplingWire
 from gateway.http.auth import AnyRequest
@@ -78,7 +78,7 @@ def _has_pictures(asked: ChatRequest) -> bool:
 MESSAGES = Body(
     name="AnthropicMessagesRequest",
     about="A conversation to continue, in Anthropic's format.",
-    shapes=(AnsweringWire, ConversationWire, SamplingWire),
+    shapes=(MessagesWire, SamplingWire),
     names={"max_tokens": ("max_tokens",)},
 )
 

@@ -288,7 +288,7 @@ async def lookup(request: AnyRequest, services: Services, order: Lookup) -> list
 COMPLETION = Body(
     name="LlamaServerCompletionRequest",
     about="One or more prompts to continue, in llama-server's format.",
-    shapes=(wire.CompletionWire, AnsweringWire, TextWire, SamplingWire),
+    shapes=(wire.CompletionWire, TextWire, SamplingWire),
     further={
         **SHAPES,
         "prompt": {
@@ -300,7 +300,7 @@ COMPLETION = Body(
 INFILL = Body(
     name="LlamaServerInfillRequest",
     about="The texts before and after a gap to fill.",
-    shapes=(wire.InfillWire, wire.CompletionWire, AnsweringWire, SamplingWire),
+    shapes=(wire.InfillWire, AnsweringWire, SamplingWire),
     further=SHAPES,
 )
 

@@ -20,7 +20,6 @@ from gateway.dialects import ollama
 from gateway.dialects.encoding import EmbeddingExchange
 from gateway.dialects.ollama import reply as wires
 from gateway.dialects.ollama.request import (
-    AnsweringWire,
     ChatWire,
     CopyWire,
     CreateWire,
@@ -359,14 +358,14 @@ _OPTIONS = {"options": {"$ref": f"{REF}{OPTIONS.name}"}}
 OLLAMA_CHAT = Body(
     name="OllamaChatRequest",
     about="A conversation to continue. Without messages, the model is loaded or unloaded.",
-    shapes=(AnsweringWire, ChatWire),
+    shapes=(ChatWire,),
     further=_OPTIONS,
     needs=(OPTIONS,),
 )
 OLLAMA_GENERATE = Body(
     name="OllamaGenerateRequest",
     about="A prompt to answer. Without a prompt, the model is loaded or unloaded.",
-    shapes=(AnsweringWire, GenerateWire),
+    shapes=(GenerateWire,),
     further=_OPTIONS,
     needs=(OPTIONS,),
 )

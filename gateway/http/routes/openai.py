@@ -18,7 +18,7 @@ from gateway.dialects.llamaserver.request import asks_own_form
 from gateway.dialects.models import ModelCard, ModelList
 from gateway.dialects.openai.chat_reply import ChatChunk, ChatCompletion
 from gateway.dialects.openai.embeddings import EmbeddingList, EmbeddingsWire, PooledList
-from gateway.dialects.openai.request import AnsweringWire, TextWire
+from gateway.dialects.openai.request import TextWire
 from gateway.dialects.openai.text_reply import TextCompletion
 from gateway.dialects.parameters import SamplingWire
 from gateway.http.auth import AnyRequest
@@ -202,7 +202,7 @@ async def metrics(request: AnyRequest, services: Services) -> ASGIApp:
 TEXT = Body(
     name="OpenAITextRequest",
     about="One or more prompts to continue. Null fields are treated as not given.",
-    shapes=(AnsweringWire, TextWire, SamplingWire),
+    shapes=(TextWire, SamplingWire),
     further=SHAPES,
 )
 
