@@ -113,18 +113,13 @@ class ThreadWire(msgspec.Struct, frozen=True):
     type: str
 
 
-class ConversationWire(msgspec.Struct, frozen=True, kw_only=True):
-    """What a prompt is made of."""
+class MessagesWire(msgspec.Struct, frozen=True, kw_only=True):
+    """A body, sampling aside."""
 
     messages: list[MessageWire]
     system: str | list[BlockWire] = ""
     tools: list[ToolWire] = []
     tool_choice: ToolChoiceWire | None = None
-
-
-class MessagesWire(ConversationWire, frozen=True, kw_only=True):
-    """A body, sampling aside."""
-
     model: str = ""
     max_tokens: Annotated[int, Meta(ge=1)] | None = None
     stop_sequences: list[str] = []
@@ -396,21 +391,19 @@ def _readable(fields: Fields) -> tuple[Fields, History]:
     return msgspec.structs.replace(fields, values=values), history
 
 
-def _messages(
-    fields: Fields, conversation: ConversationWire, history: History
-) -> tuple[Message, ...]:
-    if not conversation.messages:
+def _messages(fields: Fields, wire: MessagesWire, history: History) -> tuple[Message, ...]:
+    if not wire.messages:
         raise fields.wrong("messages", "At least one message is required.")
-    answered = max((k for k, m in enumerate(conversation.messages) if m.role == "user"), default=-1)
+    answered = max((k for k, m in enumerate(wire.messages) if m.role == "user"), default=-1)
     messages = [
         message
-        for k, turn in enumerate(conversation.messages)
+        for k, turn in enumerate(wire.messages)
         if k >= history.first and not (turn.clear_at == "next_user_message" and k < answered)
         for message in read_turn(fields, f"messages[{k}]", turn)
     ]
     if _is_silent(messages[-1]) and len(messages) > 1:
         messages.pop()  # an empty prefill: an answer like any other
-    return (*read_system(fields, conversation.system), *messages)
+    return (*read_system(fields, wire.system), *messages)
 
 
 def _is_silent(last: Message) -> bool:
@@ -422,17 +415,17 @@ def _continues(last: Message) -> bool:
     return last.role == "assistant" and not last.tool_calls
 
 
-def _unapplied(fields: Fields, conversation: ConversationWire) -> Iterator[Unapplied]:
+def _unapplied(fields: Fields, wire: MessagesWire) -> Iterator[Unapplied]:
     """What has no meaning here, named once however often it stands in the body."""
     yield from fields.unapplied(_FIELDS)
     yield from unapplied_below(fields.values, MessagesWire)
-    system = conversation.system if isinstance(conversation.system, list) else []
+    system = wire.system if isinstance(wire.system, list) else []
     yield from all_unapplied(
         *(f"system[{k}]" for k, block in enumerate(system) if is_bookkeeping(block))
     )
     if "thread" in fields.values:
         yield Unapplied("thread", "no conversations are held here")
-    blocks = (block for message in conversation.messages for block in _blocks(message.content))
+    blocks = (block for message in wire.messages for block in _blocks(message.content))
     if any(block.type == "redacted_thinking" for block in blocks):
         yield Unapplied("messages[].content[].redacted_thinking")
 
