@@ -102,16 +102,15 @@ _PIECE = re.compile(
 _FULL_PAIR = 12  # characters of `\ud83d\ude00`
 
 
-class InputText:
+class InputText(msgspec.Struct, eq=False):
     """The text of a call's input, out of its arguments as they grow.
 
     A model that isn't held to a grammar may write other arguments: then the input is their only
     text, or else all of them as they are.
     """
 
-    def __init__(self) -> None:
-        self._waiting = ""
-        self._state: Literal["before", "inside", "behind", "other"] = "before"
+    _waiting: str = ""
+    _state: Literal["before", "inside", "behind", "other"] = "before"
 
     def grow(self, fragment: str) -> str:
         """What of the input `fragment` adds."""

@@ -299,13 +299,12 @@ def error_event(error: GatewayError) -> bytes:
 EVENT = b"message"
 
 
-class Growing:
+class Growing(msgspec.Struct, eq=False):
     """One of the texts while it grows. `stop_reason`: see `Perf`."""
 
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-        self.finish: Literal["stop", "length"] = "length"  # KoboldCpp's value for an abort, too
-        self.stop_reason = 0
+    texts: list[str] = []
+    finish: Literal["stop", "length"] = "length"  # KoboldCpp's value for an abort, too
+    stop_reason: int = 0
 
     def end(self, event: Finished) -> None:
         """Why it ended."""

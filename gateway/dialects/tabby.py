@@ -344,12 +344,11 @@ class TabbyLoadEvent(msgspec.Struct, frozen=True):
     status: Literal["processing", "finished"]
 
 
-class LoadReply:
+class LoadReply(msgspec.Struct, eq=False):
     """The events of one load."""
 
-    def __init__(self) -> None:
-        self._phase: Phase | None = None
-        self._modules = 1
+    _phase: Phase | None = None
+    _modules: int = 1
 
     def progress(self, progress: Progress) -> bytes:
         """Frames for `progress`. A new phase ends the one before."""

@@ -414,22 +414,20 @@ class AnswerInRounds(Answer):
         return True
 
 
-class _Turn:
+class _Turn(msgspec.Struct, eq=False):
     """What the model says in one round, on its way to the client."""
 
-    def __init__(self, rounds: _Rounds, before: int, is_ignored: Callable[[str], bool]) -> None:
-        """`before`: how many calls the client has seen; `is_ignored`: asked for each call."""
-        self._rounds = rounds
-        self._is_ignored = is_ignored
-        self._ignored: set[int] = set()
-        self._before = before
-        self._calls: dict[int, _Call] = {}
-        self._finished = Finished("stop")
-        self._last = Delta(0, ())
-        self._texts: list[str] = []
-        self._thoughts: list[str] = []
-        self.count = 0  # of calls that the client sees
-        self.answered: list[ToolAnswered] = []
+    _rounds: _Rounds
+    _before: int  # how many calls the client has seen
+    _is_ignored: Callable[[str], bool]  # asked for each call
+    _ignored: set[int] = set()
+    _calls: dict[int, _Call] = {}
+    _finished: Finished = Finished("stop")
+    _last: Delta = Delta(0, ())
+    _texts: list[str] = []
+    _thoughts: list[str] = []
+    count: int = 0  # of calls that the client sees
+    answered: list[ToolAnswered] = []
 
     def exchanged(self, begun: str) -> tuple[Message, ...]:
         """The turn and its results as the next round reads them. `begun`: text that it went on

@@ -82,14 +82,13 @@ def read_history(messages: Any) -> History:
     )
 
 
-class _Reader:
+class _Reader(msgspec.Struct, eq=False):
     """One pass through a conversation."""
 
-    def __init__(self) -> None:
-        self.referenced: dict[str, None] = {}
-        self.added: list[Json] = []
-        self.removed: dict[str, None] = {}
-        self.unapplied: dict[str, Unapplied] = {}
+    referenced: dict[str, None] = {}
+    added: list[Json] = []
+    removed: dict[str, None] = {}
+    unapplied: dict[str, Unapplied] = {}
 
     def turn(self, turn: Any) -> Any:
         if not isinstance(turn, dict) or not isinstance(turn.get("content"), list):

@@ -250,7 +250,7 @@ _STOPS: dict[FinishReason, StopReason] = {
 }
 
 
-class _Blocks:
+class _Blocks(msgspec.Struct, eq=False):
     """The blocks of an answer and their frames. At most one is open; calls are sent one after the
     other.
     """
@@ -262,11 +262,10 @@ class _Blocks:
         McpToolUseBlock: InputDelta(PLACEHOLDER),
     }
 
-    def __init__(self, signature: str) -> None:
-        self.open: type[Block] | None = None
-        self._all: list[tuple[Block, list[str]]] = []  # each as it began, and its text
-        self._signature = signature
-        self._template: FrameTemplate | None = None
+    signature: str
+    open: type[Block] | None = None
+    _all: list[tuple[Block, list[str]]] = []  # each as it began, and its text
+    _template: FrameTemplate | None = None
 
     def grow(self, text: str) -> bytes:
         """Some more of the block that is open: the frame of nearly every token."""
@@ -280,7 +279,7 @@ class _Blocks:
 
     def whole(self) -> tuple[Block, ...]:
         """All of them, with what they say."""
-        return tuple(_filled(block, "".join(texts), self._signature) for block, texts in self._all)
+        return tuple(_filled(block, "".join(texts), self.signature) for block, texts in self._all)
 
     def begin(self, block: Block) -> bytes:
         """A new block, behind the end of the one before."""
@@ -301,7 +300,7 @@ class _Blocks:
         return signed + named_frame(b"content_block_stop", BlockStop(self._index))
 
     def _signed(self) -> bytes:
-        delta = BlockDelta(self._index, SignatureDelta(self._signature))
+        delta = BlockDelta(self._index, SignatureDelta(self.signature))
         return named_frame(b"content_block_delta", delta)
 
 

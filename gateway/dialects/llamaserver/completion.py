@@ -67,17 +67,16 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     parameters: Parameters | UnsetType = UNSET
 
 
-class _Growing:
+class _Growing(msgspec.Struct, eq=False):
     """One choice while it grows."""
 
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-        self.tokens: list[int] = []
-        self.logprobs: list[TokenLogprob] = []
-        self.has_new_line = False
-        self.stop_type = "eos"
-        self.stopping_word = ""
-        self.cuts = TextCuts()
+    texts: list[str] = []
+    tokens: list[int] = []
+    logprobs: list[TokenLogprob] = []
+    has_new_line: bool = False
+    stop_type: str = "eos"
+    stopping_word: str = ""
+    cuts: TextCuts = msgspec.field(default_factory=TextCuts)
 
     def take(self, delta: Delta) -> str:
         """Keep what `delta` says; its text."""

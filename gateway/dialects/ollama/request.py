@@ -185,13 +185,12 @@ def _calls(wire: MessageWire, turn: int) -> tuple[ToolCall, ...]:
     )
 
 
-class _OpenCalls:
+class _OpenCalls(msgspec.Struct, eq=False):
     """Calls that no result has answered yet."""
 
-    def __init__(self) -> None:
-        self._open: set[str] = set()  # ids
-        # Ids by name, and under "" all of them, as they were made; answered ones leave late.
-        self._lines: dict[str, deque[str]] = {"": deque()}
+    _open: set[str] = set()  # ids
+    # Ids by name, and under "" all of them, as they were made; answered ones leave late.
+    _lines: dict[str, deque[str]] = {}
 
     def add(self, calls: Sequence[ToolCall]) -> None:
         for call in calls:
@@ -462,11 +461,10 @@ def _name(name: str, field: str) -> str:
     return without_latest(name)
 
 
-class Presets:
+class Presets(msgspec.Struct, eq=False):
     """All of them, by name."""
 
-    def __init__(self) -> None:
-        self._all: dict[str, Preset] = {}
+    _all: dict[str, Preset] = {}
 
     def all(self) -> list[Preset]:
         """In the order in which they were made."""

@@ -50,6 +50,7 @@ from gateway.terms.events import (
     ToolOpened,
     Usage,
 )
+from gateway.terms.request import ChatRequest
 
 
 class FunctionDelta(msgspec.Struct, frozen=True, kw_only=True):
@@ -294,20 +295,19 @@ def _given(text: str | None) -> str | UnsetType:
     return UNSET if text is None else text
 
 
-class ChoiceFold:
+class ChoiceFold(msgspec.Struct, eq=False):
     """One choice while it grows: its steps, put together to a message. Knows no other choice and no
     usage.
     """
 
-    def __init__(self, *, has_logprobs: bool) -> None:
-        self._has_logprobs = has_logprobs
-        self._content: list[str] = []
-        self._reasoning: list[str] = []
-        self._calls: dict[int, tuple[ToolCallDelta, list[str]]] = {}  # each as it began
-        self._logprobs: list[LogprobWire] = []
-        self._further: dict[str, Any] = {}
-        self._executed: list[ExecutedTool] = []
-        self._last: ChunkChoice | None = None
+    has_logprobs: bool
+    _content: list[str] = []
+    _reasoning: list[str] = []
+    _calls: dict[int, tuple[ToolCallDelta, list[str]]] = {}  # each as it began
+    _logprobs: list[LogprobWire] = []
+    _further: dict[str, Any] = {}
+    _executed: list[ExecutedTool] = []
+    _last: ChunkChoice | None = None
 
     def add_further(self, fields: Mapping[str, Any]) -> None:
         """What another server adds to the message: lists come in parts."""
@@ -338,7 +338,7 @@ class ChoiceFold:
     def whole(self) -> WholeChoice:
         """The choice, once it is finished."""
         assert self._last is not None, "a choice is sent when it has ended"
-        logprobs = ChatLogprobs(tuple(self._logprobs)) if self._has_logprobs else None
+        logprobs = ChatLogprobs(tuple(self._logprobs)) if self.has_logprobs else None
         return alike(WholeChoice, self._last)(message=self._message(), logprobs=logprobs)
 
     def _message(self) -> MessageWhole:
@@ -490,26 +490,25 @@ class ChatReply(CompletionReply):
         return msgspec.structs.replace(chunk, prompt_progress=progress_wire(progress))
 
 
-class ChatLoading:
+class ChatLoading(msgspec.Struct, eq=False):
     """The wait for a model, reported as reasoning of the first choice: frontends drop comments.
 
     It opens the stream in the reply's place. Where reasoning is hidden there is only the opening.
     """
 
-    def __init__(self, exchange: ChatExchange, *, id: str, created: int) -> None:
-        self.began = False
-        self._exchange = exchange
-        self._id = id
-        self._created = created
+    request: ChatRequest
+    id: str
+    created: int
+    began: bool = False
 
     def frames(self, model: str, text: str) -> bytes:
         """Frames that say `text`."""
-        roles = 0 if self.began else self._exchange.request.answering.n
+        roles = 0 if self.began else self.request.answering.n
         choices = [ChunkChoice(index=k, delta=_ROLE) for k in range(roles)]
         self.began = True
-        if self._exchange.request.thinking.shown != "hidden":
+        if self.request.thinking.shown != "hidden":
             choices.append(ChunkChoice(index=0, delta=ChatDelta(reasoning_content=text)))
         return b"".join(
-            frame(ChatChunk(id=self._id, created=self._created, model=model, choices=(choice,)))
+            frame(ChatChunk(id=self.id, created=self.created, model=model, choices=(choice,)))
             for choice in choices
         )

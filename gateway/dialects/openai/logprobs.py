@@ -39,6 +39,10 @@ def chat_logprobs(tokens: Iterable[TokenLogprob]) -> ChatLogprobs:
     return ChatLogprobs(tuple(map(logprob_wire, tokens)))
 
 
+def _decoder() -> codecs.IncrementalDecoder:
+    return codecs.getincrementaldecoder("utf-8")("replace")
+
+
 class TextOffsets:
     """Where tokens begin in the text of one choice, the echoed prompt included.
 
@@ -47,7 +51,7 @@ class TextOffsets:
     """
 
     def __init__(self, start: str = "") -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._decoder = _decoder()
         self._next = _utf16_length(start)
 
     def columns(self, tokens: Iterable[TokenLogprob]) -> TextLogprobs:
@@ -61,15 +65,14 @@ class TextOffsets:
         return offset
 
 
-class EchoedPrompt:
+class EchoedPrompt(msgspec.Struct, eq=False):
     """The text of a prompt while its tokens come, and where in it each begins."""
 
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._at = 0  # characters passed
-        self._offset = 0  # the same in UTF-16 units
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._begun = False
+    _text: str
+    _at: int = 0  # characters passed
+    _offset: int = 0  # the same in UTF-16 units
+    _decoder: codecs.IncrementalDecoder = msgspec.field(default_factory=_decoder)
+    _begun: bool = False
 
     def take(self, tokens: Sequence[TokenLogprob]) -> tuple[str, TextLogprobs]:
         """The text up to the end of `tokens`, which follow those of the last call."""
@@ -124,7 +127,7 @@ class TextCuts:
     """
 
     def __init__(self) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._decoder = _decoder()
 
     def pieces(
         self, text: str, tokens: Iterable[TokenLogprob]

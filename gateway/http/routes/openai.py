@@ -53,7 +53,9 @@ async def chat_completions(request: AnyRequest, services: Services) -> ASGIApp:
         ),
         openai.error_event,
         exchange.stream,
-        loading=openai.ChatLoading(exchange, id=f"chatcmpl-{request_id}", created=created)
+        loading=openai.ChatLoading(
+            request=exchange.request, id=f"chatcmpl-{request_id}", created=created
+        )
         if services.reports_loading(request.auth, asked=exchange.loading_text)
         else None,
     )
