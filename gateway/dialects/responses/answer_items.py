@@ -245,21 +245,20 @@ def event(message: Any) -> bytes:
     return named_frame(message.type.encode(), message)
 
 
-class PlacedItem:
+class PlacedItem(msgspec.Struct, eq=False):
     """An item at its `place` among those of the answer, and its events. `id` is unique among all
     responses; `numbers`: of the events of one stream.
     """
 
-    def __init__(self, id: str, place: int, numbers: "count[int]") -> None:
-        self.id = id
-        self.place = place
-        self._numbers = numbers
+    id: str
+    place: int
+    numbers: "count[int]"
 
     def event(
         self, kind: type[msgspec.Struct], called: str, /, number: int | None = None, **fields: Any
     ) -> bytes:
         """An event of this item or of a part of it; `number`: None: the next."""
-        number = next(self._numbers) if number is None else number
+        number = next(self.numbers) if number is None else number
         placed = {"item_id": self.id, "output_index": self.place, "sequence_number": number}
         return event(kind(type=f"response.{called}", **placed, **fields))
 
@@ -270,38 +269,37 @@ class PlacedItem:
                 type=f"response.output_item.{what}",
                 output_index=self.place,
                 item=item,
-                sequence_number=next(self._numbers),
+                sequence_number=next(self.numbers),
             )
         )
 
 
-class GrowingItem(PlacedItem):
-    """One item that the model writes."""
+class GrowingItem(PlacedItem, eq=False):
+    """One item that the model writes. `offered`: the tool that is called; `packs`: see
+    `encrypted_content`. Its `id` is given without the prefix of its kind.
+    """
 
-    def __init__(
-        self,
-        kind: Kind,
-        id: str,
-        place: int,
-        numbers: "count[int]",
-        call: ToolOpened | None = None,
-        offered: Offered | None = None,
-        *,
-        packs: bool = False,
-    ) -> None:
-        """`offered`: the tool that is called; `packs`: see `encrypted_content`."""
-        self._form = FORMS[kind]
-        super().__init__(self._form.prefix + id, place, numbers)
-        self.kind = kind
-        self.is_call = call is not None
-        self._packs = packs
-        self._call = call
-        self._offered = offered or Offered("function", call.name if call else "")
-        self._input = InputText() if kind == "custom" else None
-        self._texts: list[str] = []
-        self._logprobs: list[LogprobWire] = []
-        self._index: dict[str, Any] = {self._form.index: 0} if self._form.index else {}
-        self._template: FrameTemplate | None = None
+    kind: Kind
+    call: ToolOpened | None = None
+    offered: Offered | None = None
+    packs: bool = False
+    _input: InputText | None = None
+    _texts: list[str] = []
+    _logprobs: list[LogprobWire] = []
+    _template: FrameTemplate | None = None
+
+    def __post_init__(self) -> None:
+        self.id = self._form.prefix + self.id
+        if self.kind == "custom":
+            self._input = InputText()
+
+    @property
+    def _form(self) -> Form:
+        return FORMS[self.kind]
+
+    @property
+    def _index(self) -> dict[str, Any]:
+        return {self._form.index: 0} if self._form.index else {}
 
     def keep(self, text: str, logprobs: tuple[TokenLogprob, ...] = ()) -> list[LogprobWire]:
         """Some more of it, without an event."""
@@ -325,7 +323,7 @@ class GrowingItem(PlacedItem):
             # The number is the last field: what is behind it is put back with each number.
             whole = self._grown(PLACEHOLDER, [], number=0)
             self._template = FrameTemplate(whole.removesuffix(b"0}\n\n"))
-        return self._template.render(text) + b"%d}\n\n" % next(self._numbers)
+        return self._template.render(text) + b"%d}\n\n" % next(self.numbers)
 
     def fragment(self, arguments: str) -> bytes:
         """Some more of a call's arguments."""
@@ -358,8 +356,8 @@ class GrowingItem(PlacedItem):
             WholeEvent,
             f"{self._form.stem}.done",
             logprobs=self._logprobs if self.kind == "message" else UNSET,
-            text=UNSET if self.is_call else text,
-            name=self._offered.name if self.kind == "call" else UNSET,
+            text=text if self.call is None else UNSET,
+            name=self._tool.name if self.kind == "call" else UNSET,
             arguments=text or "{}" if self.kind in ("call", "mcp") else UNSET,
             input=text if self.kind == "custom" else UNSET,
             **self._index,
@@ -384,17 +382,21 @@ class GrowingItem(PlacedItem):
     def item(self, status: Progress) -> OutputItem:
         """As it is now; without its text while it is in progress."""
         text = "" if status == "in_progress" else "".join(self._texts)
-        if self._call is not None:
-            return self._called(self._call.id, text, status)
+        if self.call is not None:
+            return self._called(self.call, text, status)
         if self.kind == "message":
             content = () if status == "in_progress" else (self._output_text(text),)
             return MessageItem(id=self.id, status=status, content=content)
         return self._reasoning(text, status)
 
-    def _called(self, call_id: str, text: str, status: Progress) -> OutputItem:
-        tool = self._offered
+    @property
+    def _tool(self) -> Offered:
+        return self.offered or Offered("function", self.call.name if self.call else "")
+
+    def _called(self, call: ToolOpened, text: str, status: Progress) -> OutputItem:
+        tool = self._tool
         named: dict[str, Any] = {"name": tool.name, "namespace": tool.namespace or UNSET}
-        known: dict[str, Any] = {"id": self.id, "call_id": call_id, "status": status}
+        known: dict[str, Any] = {"id": self.id, "call_id": call.id, "status": status}
         match tool.kind:
             case "custom":
                 return CustomItem(input=text, **named, **known)
@@ -425,7 +427,7 @@ class GrowingItem(PlacedItem):
                         type=f"response.shell_call_command.{what}",
                         output_index=self.place,
                         command_index=k,
-                        sequence_number=next(self._numbers),
+                        sequence_number=next(self.numbers),
                         **fields,
                     )
                 )
@@ -437,7 +439,7 @@ class GrowingItem(PlacedItem):
             status=status,
             summary=(SummaryText(text),) if is_over and sums else (),
             content=UNSET if sums else (ReasoningText(text),) if is_over else (),
-            encrypted_content=packed(text) if self._packs and is_over else UNSET,
+            encrypted_content=packed(text) if self.packs and is_over else UNSET,
         )
 
 

@@ -24,7 +24,7 @@ from gateway.dialects.responses.mcp_items import (
     McpCallItem,
     McpListItem,
 )
-from gateway.terms.events import ListedServer, ServedTool, ToolAnswered, ToolOpened
+from gateway.terms.events import ListedServer, ServedTool, ToolAnswered
 
 
 class StepEvent(PlacedEvent, frozen=True, kw_only=True):
@@ -33,24 +33,16 @@ class StepEvent(PlacedEvent, frozen=True, kw_only=True):
     sequence_number: int
 
 
-class McpCall(GrowingItem):
-    """One call. `approved`: the id of the request by which its user allowed it."""
+class McpCall(GrowingItem, eq=False, kw_only=True):
+    """One call of `tool`. `approved`: the id of the request by which its user allowed it."""
 
-    def __init__(
-        self,
-        id: str,
-        place: int,
-        numbers: "count[int]",
-        call: ToolOpened,
-        tool: ServedTool,
-        approved: str | None = None,
-    ) -> None:
-        asks = tool.waits and approved is None
-        super().__init__("approval" if asks else "mcp", id, place, numbers, call)
-        self.index = call.index
-        self.is_run = not asks  # it waits for its tool, not for its user
-        self._tool = tool
-        self._approved = approved
+    tool: ServedTool
+    approved: str | None = None
+
+    @property
+    def is_run(self) -> bool:
+        """It waits for its tool, not for its user."""
+        return self.kind == "mcp"
 
     def opening(self) -> Iterator[bytes]:
         """It begins, without arguments."""
@@ -81,7 +73,7 @@ class McpCall(GrowingItem):
         return self.item_event("done", self.item("incomplete"))
 
     def _item(self, status: CallStatus, answer: ToolAnswered | None = None) -> OutputItem:
-        label, name, arguments = self._tool.label, self._tool.name, "".join(self._texts) or "{}"
+        label, name, arguments = self.tool.label, self.tool.name, "".join(self._texts) or "{}"
         if not self.is_run:
             return McpApprovalItem(id=self.id, server_label=label, name=name, arguments=arguments)
         failed = answer is not None and answer.is_error
@@ -91,7 +83,7 @@ class McpCall(GrowingItem):
             server_label=label,
             name=name,
             arguments="" if status == "in_progress" else arguments,
-            approval_request_id=self._approved,
+            approval_request_id=self.approved,
             output=None if failed else text,
             error=ExecutionError((ErrorText(text),)) if failed and text is not None else None,
             status=status,

@@ -162,19 +162,13 @@ class ResponsesReply(Reply):
     ) -> None:
         """`id` as clients know it; `created` and `clock` are Unix time; `new_id` names items."""
         self._clock = clock
-        self._offered = exchange.tools.offered
-        self._hides_reasoning = exchange.request.thinking.shown == "hidden"
+        self._exchange = exchange
         raw: Kind = "raw" if exchange.standard else "reasoning"
         self._reasoning: Kind = "summary" if exchange.summarizes else raw
-        self._tells_errors = exchange.standard
         self._new_id = new_id
-        self._packs = exchange.packs_reasoning
-        self._generates = exchange.generates
         self._numbers = count()
         self._is_open = False
         self._current: GrowingItem | None = None
-        self._listed_before = listed_before(exchange.whole)
-        self._approved = frozenset(call.id for call in exchange.request.approved)
         self._served: Mapping[str, ServedTool] = {}
         self._running: dict[int, McpCall] = {}  # by the call's index
         self._done: list[OutputItem] = []
@@ -216,11 +210,9 @@ class ResponsesReply(Reply):
 
     def serves(self, tools: Mapping[str, ServedTool], listed: Sequence[ListedServer]) -> None:
         """It has `tools` that run here, of servers that were `listed`. Before it is opened."""
-        self._served = tools
+        self._served, before = tools, listed_before(self._exchange.whole)
         self._done += [
-            list_item(self._new_id(), server)
-            for server in listed
-            if server.label not in self._listed_before
+            list_item(self._new_id(), server) for server in listed if server.label not in before
         ]
 
     def _beginning(self, place: int, item: OutputItem) -> bytes:
@@ -252,10 +244,10 @@ class ResponsesReply(Reply):
         match one:
             case Content(text) if text:
                 return self._grow_text("message", text, logprobs)
-            case Reasoning(text) if text and not self._hides_reasoning:
+            case Reasoning(text) if text and self._exchange.request.thinking.shown != "hidden":
                 return self._grow_text(self._reasoning, text, ())
             case ToolOpened(name=name):
-                return self._begin(kind_of(self._offered.get(name)), one)
+                return self._begin(kind_of(self._exchange.tools.offered.get(name)), one)
             case ArgumentsGrown(fragment=fragment) if fragment and self._current is not None:
                 return self._current.fragment(fragment)
             case ToolClosed():
@@ -284,16 +276,19 @@ class ResponsesReply(Reply):
         ended = self._leave()
         placed = (self._new_id(), len(self._done), self._numbers)
         if call is not None and (tool := self._served.get(call.name)) is not None:
-            approved = call.id if call.id in self._approved else None
-            self._current = McpCall(*placed, call, tool, approved)
+            is_approved = any(call.id == each.id for each in self._exchange.request.approved)
+            kind = "approval" if tool.waits and not is_approved else "mcp"
+            approved = call.id if is_approved else None
+            self._current = McpCall(*placed, kind, call, tool=tool, approved=approved)
         else:
-            offered = self._offered.get(call.name) if call else None
-            self._current = GrowingItem(kind, *placed, call, offered, packs=self._packs)
+            offered = self._exchange.tools.offered.get(call.name) if call else None
+            packs = self._exchange.packs_reasoning
+            self._current = GrowingItem(*placed, kind, call, offered, packs)
         return ended + b"".join(self._current.opening())
 
     def _leave(self) -> bytes:
         """Something else follows: a call that is still open broke off."""
-        broken = self._current is not None and self._current.is_call
+        broken = self._current is not None and self._current.call is not None
         return self._end("incomplete" if broken else "completed")
 
     def _end(self, status: Progress) -> bytes:
@@ -303,13 +298,14 @@ class ResponsesReply(Reply):
         events = b"".join(item.closing(status))
         self._done.append(item.item(status))
         if isinstance(item, McpCall) and item.is_run:
-            self._running[item.index] = item
+            assert item.call is not None, "it is one"
+            self._running[item.call.index] = item
         return events
 
     def _finish(self, last: Finished, logprobs: tuple[TokenLogprob, ...]) -> bytes:
         if self._current is not None and self._kind == "message":
             self._current.keep("", logprobs)  # the end token's
-        if self._generates and last.reason in ("length", "content_filter"):
+        if self._exchange.generates and last.reason in ("length", "content_filter"):
             is_length = last.reason == "length"
             self._reason = Incomplete("max_output_tokens" if is_length else "content_filter")
         ended = self._end("incomplete") if self._reason else self._leave()
@@ -325,7 +321,7 @@ class ResponsesReply(Reply):
         opened = b"" if self._is_open else self.opening()
         ended = self._end("incomplete") + self._cut_calls()
         self.fail(error)
-        told = self._error(error) if self._tells_errors else b""
+        told = self._error(error) if self._exchange.standard else b""
         return opened + ended + told + self._life("failed")
 
     def _error(self, error: GatewayError) -> bytes:
