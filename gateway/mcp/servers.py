@@ -55,18 +55,17 @@ class Runnable(msgspec.Struct, frozen=True):
         return await self.server.call(self.name, arguments)
 
 
-class Toolset:
+class Toolset(msgspec.Struct, eq=False):
     """The tools of a chat that this server runs: what the model is shown, and what runs, by the
-    function's name. `taken`: other functions' names; `can_approve`: calls can be asked for.
+    function's name.
     """
 
-    def __init__(self, taken: frozenset[str] = frozenset(), *, can_approve: bool = False) -> None:
-        self._taken = set(taken)
-        self._can_approve = can_approve
-        self.tools: list[Tool] = []
-        self.runnable: dict[str, Runnable] = {}
-        self.listed: list[ListedServer] = []
-        self.unapplied: list[Unapplied] = []
+    _taken: set[str]  # names of functions
+    _can_approve: bool  # its user can be asked to allow a call
+    tools: list[Tool] = []
+    runnable: dict[str, Runnable] = {}
+    listed: list[ListedServer] = []
+    unapplied: list[Unapplied] = []
 
     def function(self, label: str, tool: str) -> str | None:
         """The name of the function that stands for a tool."""
@@ -175,7 +174,7 @@ class McpServers:
                 message = f"The MCP server {each.label!r:.64} is there twice."
                 raise InvalidRequest.at(each.field, message)
         found = [(each, self._server(each, access, tasks)) for each in wanted]
-        tools = Toolset(taken, can_approve=can_approve)
+        tools = Toolset(set(taken), can_approve)
         for each, server in found:
             if each.headers and server.config.name in self._running:
                 tools.unapplied.append(Unapplied(f"{each.field}.headers", OWN_HEADERS))

@@ -119,15 +119,14 @@ def together(parts: Sequence[TextLogprobs]) -> TextLogprobs:
     return TextLogprobs(*(tuple(chain.from_iterable(columns)) for columns in whole))
 
 
-class TextCuts:
+class TextCuts(msgspec.Struct, eq=False):
     """Cuts the text of one choice into its tokens, chunk by chunk.
 
     For SillyTavern, which shows a streamed chunk's text as one token, with the alternatives of the
     chunk's first.
     """
 
-    def __init__(self) -> None:
-        self._decoder = _decoder()
+    _decoder: codecs.IncrementalDecoder = msgspec.field(default_factory=_decoder)
 
     def pieces(
         self, text: str, tokens: Iterable[TokenLogprob]
