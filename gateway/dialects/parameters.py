@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeAlias, Union, get_type_hints
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import asdict
 
 from backends.contract import bounds
 from backends.contract.samplers import (
@@ -68,8 +69,7 @@ SamplingWire = msgspec.defstruct(
 def read_sampling(fields: Fields) -> RequestedSampling:
     """The requested parameters in `fields`. Raises InvalidRequest."""
     wire = fields.read(SamplingWire)
-    given = {name: getattr(wire, name) for name in wire.__struct_fields__}
-    given = {name: value for name, value in given.items() if value is not UNSET}
+    given = {name: value for name, value in asdict(wire).items() if value is not UNSET}
     if not given:
         return RequestedSampling()
     for name, meaning in _MEANINGS.items():

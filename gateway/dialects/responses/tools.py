@@ -258,21 +258,28 @@ class Toolbox:
             message = f"Expected at most {MOST_TOOLS:,} tools, namespaces' counted."
             raise self._fields.wrong("tools", message)
         called = _called(items)
+        can_search = any(entry.offered.kind == "tool_search" for entry in self._entries)
         loaded = {entry.key for entry in entries if not entry.deferred}
-        named: dict[str, _Entry] = {}
+        tools: dict[str, Tool] = {}
+        offered: dict[str, Offered] = {}
         for entry in entries:
-            shown = self._shows_all or entry.key in called
+            shown = entry.key in called or not can_search  # nobody could ask for it
             if entry.deferred and (entry.key in loaded or not shown):
                 continue
-            name = _free_name(entry.offered, named)
-            tool = msgspec.structs.replace(entry.tool, name=name)
-            named[name] = msgspec.structs.replace(entry, tool=tool)
-        return self._chosen(named)
-
-    @property
-    def _shows_all(self) -> bool:
-        """Nobody could ask for what is not shown."""
-        return not any(entry.offered.kind == "tool_search" for entry in self._entries)
+            name = _free_name(entry.offered, tools)
+            tools[name] = msgspec.structs.replace(entry.tool, name=name)
+            offered[name] = entry.offered
+        choice, allowed, unapplied = self._choose(tuple(tools.values()), offered)
+        return Tools(
+            tools=tuple(tools.values()),
+            allowed=allowed,
+            choice=choice,
+            offered=offered,
+            unapplied=(*self._unapplied, *unapplied),
+            left_out=tuple(self._left_out),
+            served=tuple(self._served),
+            served_choice=self._served_choice(),
+        )
 
     def _found(self, items: Sequence[Mapping[str, Any]]) -> list[_Entry]:
         """The tools that items bring: what a search found, or the client adds."""
@@ -283,25 +290,9 @@ class Toolbox:
             for j, value in enumerate(item["tools"][:MOST_TOOLS]):
                 path = f"input[{k}].tools[{j}]"
                 for entry in self._read(_wire(self._fields, path, value), path):
-                    whole = msgspec.structs.replace(entry, deferred=False)
-                    found[entry.key] = whole
+                    found[entry.key] = msgspec.structs.replace(entry, deferred=False)
         known = {entry.key for entry in self._entries if not entry.deferred}
         return [entry for key, entry in found.items() if key not in known]
-
-    def _chosen(self, named: Mapping[str, _Entry]) -> Tools:
-        tools = tuple(entry.tool for entry in named.values())
-        offered = {name: entry.offered for name, entry in named.items()}
-        choice, allowed, unapplied = self._choose(tools, offered)
-        return Tools(
-            tools=tools,
-            allowed=allowed,
-            choice=choice,
-            offered=offered,
-            unapplied=(*self._unapplied, *unapplied),
-            left_out=tuple(self._left_out),
-            served=tuple(self._served),
-            served_choice=self._served_choice(),
-        )
 
     def _served_choice(self) -> ServedChoice | None:
         """A tool of an MCP server that must be called. Raises InvalidRequest."""
@@ -319,10 +310,8 @@ class Toolbox:
         """The choice, which tools it leaves (None: all), and what of it is not ours."""
         free: ToolChoice = "auto" if tools or self._served else "none"
         match self._choice:
-            case None:
+            case None | ToolChoiceWire(type="mcp"):  # see `served_choice`
                 return free, None, ()
-            case ToolChoiceWire(type="mcp"):
-                return free, None, ()  # see `served_choice`
             case "required" if self._served:
                 return "required", None, ()
             case str(mode):
