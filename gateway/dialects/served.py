@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from config.values import is_header
 from gateway.dialects.fields import Fields
 from gateway.terms.request import Approval, ServedTools
 
@@ -75,8 +76,7 @@ def _headers(fields: Fields, path: str, wire: McpToolWire) -> Mapping[str, str]:
     if wire.authorization:
         found["Authorization"] = f"Bearer {wire.authorization}"
     for name, value in found.items():
-        plain = name.replace("-", "").replace("_", "")
-        if not (plain.isascii() and plain.isalnum() and value.isascii() and value.isprintable()):
+        if not is_header(name, value):
             place = "authorization" if name == "Authorization" and wire.authorization else "headers"
             raise fields.wrong(f"{path}.{place}", "Not a header.")
     return found
