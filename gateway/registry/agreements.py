@@ -75,7 +75,7 @@ class Agreements(msgspec.Struct):
         for name in agreement.parts:
             self.end(name)
         self._agreements |= dict.fromkeys(agreement.parts, agreement)
-        claim.shared = way.need
+        claim.share(way.need)
         return way.need, tuple(one.model.name for one in leavers)
 
     def end(self, name: str) -> None:
@@ -84,7 +84,7 @@ class Agreements(msgspec.Struct):
         for member in agreement.parts if agreement else ():
             del self._agreements[member]
             if (record := self.records.get(member)) is not None:
-                record.shared = None
+                record.share(None)
 
     def forget(self, name: str) -> None:
         """There is no such model any more."""
@@ -129,13 +129,13 @@ class Agreements(msgspec.Struct):
         """
         name = record.model.name
         agreement = self._agreements.get(name)
-        record.shared = None
+        record.share(None)
         self._usages[name].model = record.model
         if agreement is None or not any(map(self._is_around, agreement.parts.keys() - {name})):
             return
         way = agreement.way(name, record.model.all_ways)
         if way is not None and way.need != record.model.need:
-            record.shared = way.need
+            record.share(way.need)
 
     def _is_around(self, name: str) -> bool:
         record = self.records.get(name)
@@ -168,14 +168,17 @@ class Agreements(msgspec.Struct):
             return
         self.end(name)
         whole = record.whole
-        record.model = msgspec.structs.replace(
-            record.model,
-            need=whole.need,
-            others=whole.others,
-            smaller=whole.smaller,
-            speed=whole.speed,
+        record.describe(
+            msgspec.structs.replace(
+                record.model,
+                need=whole.need,
+                others=whole.others,
+                smaller=whole.smaller,
+                speed=whole.speed,
+            )
         )
-        record.wanted, record.phase, record.leaving = True, "draining", "share"
+        record.want(wanted=True)
+        record.drain("share")
 
 
 def _may_lie_here(claim: ModelRecord) -> bool:

@@ -44,19 +44,19 @@ class FailedLoads(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelRecord:
-    """Mutable: the scheduler's record of one model. `records` is told what its indices are made
-    of.
+    """Mutable: the scheduler's record of one model. What the indices of `records` are made of, and
+    what a look at it was, is changed by its methods alone.
     """
 
     def __init__(self, model: Model, records: "Records") -> None:
         self._records = records
-        self._phase: Phase = "absent"
-        self._held: Bytes = {}
-        self._nodes = ALONE
-        self._wanted = False
-        self._ttl = -1.0
-        self._model = model
-        self._shared: Bytes | None = None
+        self.phase: Phase = "absent"  # see above
+        self.held: Bytes = {}  # promised to it; nothing while absent
+        self.nodes = ALONE  # where it holds something
+        self.wanted = False  # requested by an administrator: loaded even if no ticket waits
+        self.ttl = -1.0  # in force for it now
+        self.model = model  # what was said of it last
+        self.shared: Bytes | None = None  # the way in which it lies beside others, if it is to
         self.whole = model  # as it was when its load was ordered, with all ways to lie
         self.speed = 1.0  # of the way in which it lies, as a part of its best
         self.is_parked = False  # its process is there, whatever becomes of it now
@@ -75,92 +75,62 @@ class ModelRecord:
         self.chosen: Bytes | None = None  # of its needs, that for which room was last looked for
         self.looked_at: float | None = None  # when all its ways were last looked at; None: to be
 
-    @property
-    def model(self) -> Model:
-        """What was said of it last."""
-        return self._model
-
-    @model.setter
-    def model(self, model: Model) -> None:
-        if model.need is not self._model.need or model.others is not self._model.others:
+    def describe(self, model: Model) -> None:
+        """That is said of it now."""
+        if model.need is not self.model.need or model.others is not self.model.others:
             self.looked_at = None
-        self._model = model
+        self.model = model
+
+    def share(self, way: Bytes | None) -> None:
+        """It is to lie in that way beside others it would take turns with, or as it likes."""
+        if way != self.shared:
+            self.shared, self.looked_at = way, None
+
+    def enter(self, phase: Phase) -> None:
+        """It is in that phase from now on."""
+        before, self.phase, self.looked_at = self.phase, phase, None
+        self._records.note_phase(self, before)
+
+    def drain(self, why: WhyUnload) -> None:
+        """It is to leave."""
+        self.leaving = why
+        self.enter("draining")
+
+    def hold(self, held: Bytes) -> None:
+        """So much is promised to it."""
+        before, self.held = self.held, held
+        before_at, self.nodes = self.nodes, nodes_of(held)
+        self._records.note_held(self, before, before_at)
+
+    def want(self, *, wanted: bool) -> None:
+        """An administrator wants it loaded, or not any more."""
+        if wanted != self.wanted:
+            self.wanted, self.looked_at = wanted, None
+            self._records.note_asked(self)
+
+    def last(self, ttl: float) -> None:
+        """So many idle seconds it stays."""
+        if ttl != self.ttl:
+            self.ttl = ttl
+            self._records.put(self, "mortal", belongs=ttl >= 0)
 
     @property
     def ways(self) -> Mapping[str, Sequence[Bytes]]:
         """`needs`, by node."""
         if self.retrying is not None:
             return {node_of(self.retrying): (self.retrying,)}
-        ways = self._records.ways(self._model)
-        if self._shared is not None:
-            node = node_of(self._shared)
-            return {**ways, node: (self._shared, *ways.get(node, ()))}
+        ways = self._records.ways(self.model)
+        if self.shared is not None:
+            node = node_of(self.shared)
+            return {**ways, node: (self.shared, *ways.get(node, ()))}
         return ways
-
-    @property
-    def shared(self) -> Bytes | None:
-        """The way in which it lies beside others it would take turns with, if it is to."""
-        return self._shared
-
-    @shared.setter
-    def shared(self, way: Bytes | None) -> None:
-        if way != self._shared:
-            self._shared, self.looked_at = way, None
-
-    @property
-    def phase(self) -> Phase:
-        """See above."""
-        return self._phase
-
-    @phase.setter
-    def phase(self, phase: Phase) -> None:
-        before, self._phase, self.looked_at = self._phase, phase, None
-        self._records.note_phase(self, before)
-
-    @property
-    def held(self) -> Bytes:
-        """Promised to it; nothing while absent."""
-        return self._held
-
-    @held.setter
-    def held(self, held: Bytes) -> None:
-        before, self._held = self._held, held
-        before_at, self._nodes = self._nodes, nodes_of(held)
-        self._records.note_held(self, before, before_at)
-
-    @property
-    def nodes(self) -> frozenset[str]:
-        """Where it holds something."""
-        return self._nodes
-
-    @property
-    def wanted(self) -> bool:
-        """Requested by an administrator: loaded even if no ticket waits."""
-        return self._wanted
-
-    @wanted.setter
-    def wanted(self, wanted: bool) -> None:
-        if wanted != self._wanted:
-            self._wanted, self.looked_at = wanted, None
-            self._records.note_asked(self)
-
-    @property
-    def ttl(self) -> float:
-        """In force for it now."""
-        return self._ttl
-
-    @ttl.setter
-    def ttl(self, ttl: float) -> None:
-        if ttl != self._ttl:
-            self._ttl = ttl
-            self._records.note_ttl(self)
 
     @property
     def needs(self) -> tuple[Bytes, ...]:
         """The rooms that a load takes now: one of them."""
         if self.retrying is not None:
             return (self.retrying,)
-        shared = () if self._shared is None else (self._shared,)
+        shared = () if self.shared is None else (self.shared,)
         return (*shared, self.model.need, *self.model.others)
 
     @property
@@ -213,7 +183,8 @@ class ModelRecord:
         self._owners[ticket.owner] += 1
         self._bystanders += not ticket.holds
         self.line[ticket.number] = ticket
-        self._records.note_line(self, ticket, 1)
+        self._records.waiting += ticket.holds
+        self._records.note_asked(self)
 
     def give_up(self, number: int) -> None:
         """One that waited leaves the line."""
@@ -222,7 +193,8 @@ class ModelRecord:
         if not self._owners[ticket.owner]:
             del self._owners[ticket.owner]
         self._bystanders -= not ticket.holds
-        self._records.note_line(self, ticket, -1)
+        self._records.waiting -= ticket.holds
+        self._records.note_asked(self)
 
     def dissolve(self) -> list[int]:
         """All leave the line; their numbers."""
@@ -276,29 +248,33 @@ class ModelRecord:
 
     def stay(self) -> None:
         """It drained, and is not to leave after all."""
-        self.phase = "parked" if self.is_parked else "loaded"
+        self.enter("parked" if self.is_parked else "loaded")
 
     def begin_parking(self) -> None:
         """It is about to hold `model.parks`, and holds the more of both until it does."""
         parks = self.parking = self.model.parks or {}
         both = {*self.held, *parks}
-        self.held = {one: max(self.held.get(one, 0), parks.get(one, 0)) for one in both}
+        self.hold({one: max(self.held.get(one, 0), parks.get(one, 0)) for one in both})
 
     def park(self, held: Bytes) -> None:
         """Its process is there, and holds that."""
-        self.phase, self.held, self.evicted = "parked", held, ()
-        self.is_parked, self.parking = True, None
+        self.enter("parked")
+        self.hold(held)
+        self.is_parked, self.parking, self.evicted = True, None, ()
 
     def arrive(self, now: float) -> None:
         """The load succeeded."""
         self.is_parked = False
-        self.phase, self.loaded_at, self.idle_since = "loaded", now, now
-        self.ttl, self.wanted, self.failure, self.retrying = self.model.ttl, False, None, None
+        self.enter("loaded")
+        self.last(self.model.ttl)
+        self.want(wanted=False)
+        self.loaded_at, self.idle_since, self.failure, self.retrying = now, now, None, None
 
     def leave(self) -> None:
         """Its memory is free again."""
-        self.phase, self.held, self.evicted = "absent", {}, ()
-        self.is_parked, self.parking = False, None
+        self.enter("absent")
+        self.hold({})
+        self.is_parked, self.parking, self.evicted = False, None, ()
 
     def fail(
         self, now: float, why: Literal["failed", "broken"], reason: str, backoff: float
@@ -311,7 +287,8 @@ class ModelRecord:
         if self.model.backoff is not None:
             rest = self.model.backoff
         self.failure = FailedLoads(why=why, reason=reason, count=count, retry_at=now + rest)
-        self.wanted, self.retrying = False, None
+        self.want(wanted=False)
+        self.retrying = None
         return self.failure
 
 
@@ -355,7 +332,7 @@ class Records(Mapping[str, ModelRecord]):
         if record is None:
             record = self._all[model.name] = ModelRecord(model, self)
             self._groups["absent"][model.name] = record
-        record.model = model
+        record.describe(model)
         return record
 
     def forget(self, record: ModelRecord) -> None:
@@ -423,22 +400,13 @@ class Records(Mapping[str, ModelRecord]):
     def note_asked(self, record: ModelRecord) -> None:
         """Its line changed, or whether it is wanted."""
         asked = bool(record.line) or record.wanted
-        self._put(record, "asked", belongs=asked)
-        self._put(record, "claims", belongs=record.is_claim)
-        self._put(record, "served", belongs=asked and record.phase == "loaded")
+        self.put(record, "asked", belongs=asked)
+        self.put(record, "claims", belongs=record.is_claim)
+        self.put(record, "served", belongs=asked and record.phase == "loaded")
         self.changed |= record.nodes
 
-    def note_line(self, record: ModelRecord, ticket: Ticket, more: int) -> None:
-        """A ticket came to its line, or left it."""
-        if ticket.holds:
-            self.waiting += more
-        self.note_asked(record)
-
-    def note_ttl(self, record: ModelRecord) -> None:
-        """It stays for another time."""
-        self._put(record, "mortal", belongs=record.ttl >= 0)
-
-    def _put(self, record: ModelRecord, group: Group, *, belongs: bool) -> None:
+    def put(self, record: ModelRecord, group: Group, *, belongs: bool) -> None:
+        """It belongs to this group, or doesn't."""
         if belongs:
             self._groups[group][record.model.name] = record
         else:

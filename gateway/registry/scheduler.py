@@ -88,7 +88,8 @@ class Scheduler:
             orders += self._refuse_ticket(loser, refusal)
         self._homes[ticket.number] = record
         record.join(ticket)
-        record.wanted = record.wanted or not ticket.holds
+        if not ticket.holds:
+            record.want(wanted=True)
         return [*orders, *self._settle(now)]
 
     def cancelled(self, now: float, number: int) -> list[Order]:
@@ -101,8 +102,7 @@ class Scheduler:
         """A lease was given back."""
         record = self._homes.pop(number)
         ticket = record.users.pop(number)
-        requested = ticket.keep_alive
-        record.ttl = record.model.ttl if requested is None else requested
+        record.last(record.model.ttl if ticket.keep_alive is None else ticket.keep_alive)
         began = max(ticket.arrived, record.loaded_at)
         self._agreements.answered(record.model.name, max(0.0, now - began), record.speed)
         if not record.users:
@@ -114,8 +114,8 @@ class Scheduler:
         """`name` is in memory: what it really takes there, and took to load."""
         record = self._records[name]
         assert record.phase == "loading", f"{name} was loaded while {record.phase}"
-        record.held = held
-        record.model = msgspec.structs.replace(record.model, need=held, load_seconds=seconds)
+        record.hold(held)
+        record.describe(msgspec.structs.replace(record.model, need=held, load_seconds=seconds))
         record.arrive(now)
         served = list(self._serve(now, record))  # first: it was loaded for them
         return [*served, *self._settle(now)]
@@ -186,12 +186,12 @@ class Scheduler:
         """
         record = self._records[name]
         if record.phase == "parked":  # its next load takes longer: nobody was promised less
-            record.phase, record.leaving = "draining", "broken"
+            record.drain("broken")
             return list(self._settle(now))
         assert record.phase in ("loaded", "draining"), f"{name} broke while {record.phase}"
         if record.phase == "draining" and record.leaving != "room":
             return []  # it goes anyway, or another lease reported it already
-        record.phase, record.leaving = "draining", "broken"
+        record.drain("broken")
         if not rest:
             return list(self._settle(now))  # those in line stay
         seconds = self._rules.backoff
@@ -211,16 +211,17 @@ class Scheduler:
         record = self._records.get(name)
         if record is None:
             return []
-        record.wanted, record.failure, record.retrying = again, None, None
+        record.want(wanted=again)
+        record.failure = record.retrying = None
         self._agreements.end(name)
         orders: list[Order] = []
         if not again:
             orders += self._refuse_line(record, "unloaded", f"{name} was unloaded on request")
         if record.phase == "loading":
-            record.phase = "leaving"
+            record.enter("leaving")
             orders.append(CancelLoad(name))
         elif record.phase in ("loaded", "draining", "parked"):
-            record.phase, record.leaving = "draining", why
+            record.drain(why)
         return [*orders, *self._settle(now)]
 
     def described(self, now: float, *models: Model) -> list[Order]:
@@ -231,8 +232,9 @@ class Scheduler:
             if (record := self._records.get(model.name)) is None:
                 continue
             if model.ttl != record.model.ttl:
-                record.ttl = model.ttl
-            record.model, record.failure = model, None
+                record.last(model.ttl)
+            record.describe(model)
+            record.failure = None
             if record.phase in ("absent", "parked"):
                 self._agreements.place(record)
         return list(self._settle(now))
@@ -355,7 +357,7 @@ class Scheduler:
             return
         record.retrying = None
         if record.phase == "loading":
-            record.phase = "leaving"
+            record.enter("leaving")
             yield CancelLoad(record.model.name)
 
     def _settle(self, now: float) -> Iterator[Order]:
@@ -385,17 +387,18 @@ class Scheduler:
     def _expire(self, now: float) -> None:
         for record in self._records.among("mortal"):
             if now >= record.expires_at():
-                record.phase, record.leaving = "draining", "idle"
+                record.drain("idle")
 
     def _refuse_impossible(self) -> Iterator[Order]:
         """What would not fit even alone must not wait: pinned models may have come since it did."""
         for claim in self._records.among("claims"):
             if (obstacle := self.room.obstacle(claim.model.name, claim.needs)) is not None:
-                claim.wanted, claim.retrying = False, None
+                claim.want(wanted=False)
+                claim.retrying = None
                 yield from self._refuse_line(claim, "too_large", obstacle)
 
     def _serve(self, now: float, record: ModelRecord) -> Iterator[Order]:
-        record.wanted = False
+        record.want(wanted=False)
         for ticket in record.in_turn() if record.serves else ():
             if not record.serves:
                 break
@@ -414,14 +417,15 @@ class Scheduler:
     def _dismiss(self, now: float, record: ModelRecord) -> Iterator[Order]:
         if record.users:
             return
-        name, record.phase = record.model.name, "leaving"
+        record.enter("leaving")
         for_room, claim = record.leaving == "room", self._turns.beneficiary(record)
         if for_room and claim is not None:
-            claim.evicted = (*claim.evicted, Evicted(name, now - record.idle_since))
+            idle = now - record.idle_since
+            claim.evicted = (*claim.evicted, Evicted(record.model.name, idle))
         parks = for_room and not record.is_parked and self.room.may_park(record, claim)
         if parks:
             record.begin_parking()
-        yield Unload(name, record.leaving, parks)
+        yield Unload(record.model.name, record.leaving, parks)
 
     def _forget(self) -> None:
         """A model that is neither here nor wanted nor failed needs no record."""

@@ -178,7 +178,7 @@ class Turns(msgspec.Struct):
         names = choose_victims([candidate(record, now) for record in evictable], missing)
         for record in evictable:
             if names is None or record.model.name in names:
-                record.phase, record.leaving = "draining", "budget"
+                record.drain("budget")
 
     def keep_pinned(self, now: float) -> None:
         """What was pinned since it began to drain stays, whatever it drains for: others go in its
@@ -186,7 +186,7 @@ class Turns(msgspec.Struct):
         """
         stayers = [record for record in self.records.among("draining") if record.is_kept]
         for record in stayers:
-            record.phase = "loaded"
+            record.enter("loaded")
         if stayers:
             self.shrink(now)
 
@@ -219,7 +219,9 @@ class Turns(msgspec.Struct):
         free = {device: self.room.free(device) for device in need}
         self._end(claim)
         claim.whole, claim.speed = claim.model, claim.model.speed_at(need)
-        claim.phase, claim.held, claim.chosen = "loading", need, need
+        claim.enter("loading")
+        claim.hold(need)
+        claim.chosen = need
         return Load(claim.model.name, need, free, claim.evicted)
 
     def _make_room(
@@ -323,7 +325,7 @@ class Turns(msgspec.Struct):
             claim, leavers, node_of(claim.chosen), self._nodes(claim.chosen)
         )
         for victim in leavers:
-            victim.phase, victim.leaving = "draining", "room"
+            victim.drain("room")
 
     def _end(self, claim: ModelRecord) -> None:
         """No more room is needed for it: models that still drain for it go on serving."""

@@ -18,7 +18,7 @@ def ledger(taken: int = 0) -> MemoryLedger:
     need = {"cpu": taken}
     model = Model(name="one", need=need, load_seconds=1.0, slots=1)
     records = Records()
-    records.open(model).held = need
+    records.open(model).hold(need)
     return MemoryLedger({"cpu": BUDGET}, records)
 
 
