@@ -373,9 +373,10 @@ _ENTRIES = (
         "minimax_m3",
         NestedElementCalls(
             openers=("]<]minimax[>[<tool_call>",),
+            closers=("]<]minimax[>[</tool_call>",),
+            call_opens=("]<]minimax[>[<invoke",),
+            call_closes=("]<]minimax[>[</invoke>",),
             prefix="]<]minimax[>[",
-            section="tool_call",
-            call="invoke",
         ),
         reasoning=ReasoningMarkers(("<mm:think>",), ("</mm:think>",)),
         special_tokens=True,

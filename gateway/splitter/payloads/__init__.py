@@ -23,7 +23,7 @@ from gateway.splitter.payloads import (
     nested_elements,
     pythonic,
 )
-from gateway.splitter.payloads.calls import Calls
+from gateway.splitter.payloads.calls import Calls, read_section
 from gateway.splitter.payloads.reading import Parsing, Reader
 from gateway.splitter.payloads.syntax import (
     BareDictCalls,
@@ -35,7 +35,7 @@ from gateway.splitter.payloads.syntax import (
     PythonicCalls,
     Syntax,
 )
-from gateway.splitter.payloads.writing import CallLark, CallSection, Unmarked
+from gateway.splitter.payloads.writing import CallLark, CallSection, Unmarked, opened_calls
 
 
 def parse(reader: Reader, calls: Calls, syntax: Syntax, opener: str) -> Parsing[None]:
@@ -46,11 +46,11 @@ def parse(reader: Reader, calls: Calls, syntax: Syntax, opener: str) -> Parsing[
         case NamedJsonCalls():
             return named_json.parse(reader, calls, syntax, opener)
         case ElementCalls():
-            return elements.parse(reader, calls, syntax, opener)
+            return read_section(reader, calls, syntax, opener, elements.read_call)
         case KeyValueCalls():
-            return key_values.parse(reader, calls, syntax, opener)
+            return read_section(reader, calls, syntax, opener, key_values.read_call)
         case NestedElementCalls():
-            return nested_elements.parse(reader, calls, syntax, opener)
+            return read_section(reader, calls, syntax, opener, nested_elements.read_call)
         case BareDictCalls():
             return bare_dict.parse(reader, calls, syntax)
         case _:
@@ -65,11 +65,11 @@ def openings(lark: CallLark, syntax: Syntax) -> Mapping[str, CallSection]:
         case NamedJsonCalls():
             return named_json.openings(lark, syntax)
         case ElementCalls():
-            return {each: elements.written(lark, syntax, each) for each in syntax.openers}
+            return opened_calls(lark, syntax, elements.written_call)
         case KeyValueCalls():
-            return {each: key_values.written(lark, syntax, each) for each in syntax.openers}
+            return opened_calls(lark, syntax, key_values.written_call)
         case NestedElementCalls():
-            section = nested_elements.written(lark, syntax)
+            return opened_calls(lark, syntax, nested_elements.written_call)
         case BareDictCalls():
             section = bare_dict.written(lark, syntax)
         case _:

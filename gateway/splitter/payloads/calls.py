@@ -11,17 +11,14 @@ import re
 import secrets
 import string
 from collections.abc import Callable, Sequence
-from typing import Literal, TypeAlias
-
-import msgspec
+from typing import TypeVar
 
 from gateway.splitter.payloads.arguments import ArgumentsWriter
 from gateway.splitter.payloads.coercion import NOTHING, Declared
 from gateway.splitter.payloads.reading import LONGEST, Malformed, Parsing, Reader
+from gateway.splitter.payloads.syntax import IdStyle, OpenedCalls
 from gateway.terms.events import ArgumentsGrown, Event, ToolClosed, ToolOpened
 from gateway.terms.request import Tool
-
-IdStyle: TypeAlias = Literal["openai", "mistral", "kimi"]
 
 NAME = re.compile(r"[\w.:/-]+")
 _MISTRAL_ALPHABET = string.ascii_letters + string.digits
@@ -129,36 +126,29 @@ class Calls:
                 return new
 
 
-class PayloadSection(msgspec.Struct, frozen=True):
-    """What opens each call and what closes them all; `before_call` may stand before a call."""
-
-    call_opens: tuple[str, ...]
-    closers: tuple[str, ...]
-    before_call: tuple[str, ...] = ()
+Opened = TypeVar("Opened", bound=OpenedCalls)
 
 
 def read_section(
     reader: Reader,
     calls: Calls,
+    syntax: Opened,
     opener: str,
-    section: PayloadSection,
-    one_call: Callable[[], Parsing[None]],
+    read_call: Callable[[Reader, Calls, Opened], Parsing[None]],
 ) -> Parsing[None]:
-    """Reads calls until the section closes or no other begins. `opener` may begin the first."""
-    if opener not in section.call_opens:
-        yield from _open(reader, section)
+    """Reads calls until the section closes or no other begins. `opener` may begin the first;
+    `read_call` reads one, after what opens it.
+    """
+    opened = opener in syntax.call_opens
     while True:
-        yield from one_call()
+        if not opened:
+            yield from reader.spaced(reader.accept(syntax.before_call))
+            yield from reader.expect(*syntax.call_opens)
+        opened = False
+        yield from read_call(reader, calls, syntax)
         calls.settle()
         yield from reader.space()
-        if (yield from reader.accept_close(section.closers)):
+        if (yield from reader.accept_close(syntax.closers)):
             return
-        if not (yield from reader.looking_at((*section.before_call, *section.call_opens))):
+        if not (yield from reader.looking_at((*syntax.before_call, *syntax.call_opens))):
             return
-        yield from _open(reader, section)
-
-
-def _open(reader: Reader, section: PayloadSection) -> Parsing[None]:
-    """Reads what opens a call."""
-    yield from reader.spaced(reader.accept(section.before_call))
-    yield from reader.expect(*section.call_opens)

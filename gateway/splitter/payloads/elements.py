@@ -28,17 +28,15 @@ from gateway.constraints.schemas import (
 from gateway.constraints.values import Unwritable
 from gateway.splitter.payloads import coercion, json_text, raw
 from gateway.splitter.payloads.arguments import ArgumentsWriter
-from gateway.splitter.payloads.calls import Calls, PayloadSection, read_section
+from gateway.splitter.payloads.calls import Calls
 from gateway.splitter.payloads.coercion import Declared
 from gateway.splitter.payloads.raw import Frame
 from gateway.splitter.payloads.reading import Malformed, Markers, Parsing, Reader, markers_of
 from gateway.splitter.payloads.syntax import ElementCalls
 from gateway.splitter.payloads.writing import (
     CallLark,
-    CallSection,
     Unmarked,
     WritableTool,
-    opened_calls,
     parameters,
 )
 
@@ -111,12 +109,9 @@ _KNOWN = ("type", "string", "index", "id")  # attributes that say nothing of a c
 _ATTRIBUTE = re.compile(r"""(?<![\w-])([\w-]++)\s*+=\s*+(?:"([^"]*+)"|'([^']*+)'|([^\s"']++))""")
 
 
-def parse(reader: Reader, calls: Calls, syntax: ElementCalls, opener: str) -> Parsing[None]:
-    """Reads a section of calls, or the one that `opener` begins."""
-    section = PayloadSection(syntax.call_opens, syntax.closers, syntax.before_call)
-    yield from read_section(
-        reader, calls, opener, section, lambda: _Call(reader, calls, syntax).parse()
-    )
+def read_call(reader: Reader, calls: Calls, syntax: ElementCalls) -> Parsing[None]:
+    """Reads one call."""
+    return _Call(reader, calls, syntax).parse()
 
 
 def attributes(calls: Calls, head: str, names: tuple[str, ...]) -> dict[str, str]:
@@ -223,21 +218,15 @@ class _Call:
 _KEY = re.compile(r"[\w.:/$@-]+")
 
 
-def written(lark: CallLark, syntax: ElementCalls, opener: str) -> CallSection:
-    """What follows an opener: calls, the first of which it may have begun."""
-    before = f"{lark.any_of(syntax.before_call)} {lark.gap}" if syntax.before_call else ""
-    return opened_calls(lark, syntax, opener, partial(_written_call, lark, syntax), before)
-
-
 def unmarked(lark: CallLark, syntax: ElementCalls) -> Unmarked:
     """An answer that is a call itself, which the last of `call_opens` begins."""
     begun, ends = syntax.call_opens[-1], "|".join(map(pattern_of, syntax.head_ends))
-    one = lark.rule(one_of(_written_call(lark, syntax, tool) for tool in lark.plain_tools))
+    one = lark.rule(one_of(written_call(lark, syntax, tool) for tool in lark.plain_tools))
     call = lark.rule(f"{literal(begun)} {one}")
     return Unmarked(call, rf"{pattern_of(begun)}[^<>\n]*({ends})")
 
 
-def _written_call(lark: Lark, syntax: ElementCalls, tool: WritableTool) -> str:
+def written_call(lark: Lark, syntax: ElementCalls, tool: WritableTool) -> str:
     """One call after the text that opens it."""
     write = partial(_written_parameter, lark, syntax, tool)
     given = parameters(lark, tool, write, syntax.parameter_opens, syntax.call_closes)

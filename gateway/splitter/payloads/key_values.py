@@ -11,31 +11,20 @@ from gateway.constraints.lark import Lark, literal
 from gateway.constraints.schemas import Field
 from gateway.constraints.values import Unwritable
 from gateway.splitter.payloads import json_text
-from gateway.splitter.payloads.calls import Calls, PayloadSection, read_section
+from gateway.splitter.payloads.calls import Calls
 from gateway.splitter.payloads.coercion import coerce
 from gateway.splitter.payloads.elements import converter, copy_element
 from gateway.splitter.payloads.named_json import NAME
 from gateway.splitter.payloads.raw import Frame, by_schema
 from gateway.splitter.payloads.reading import Parsing, Reader, markers_of
 from gateway.splitter.payloads.syntax import KeyValueCalls
-from gateway.splitter.payloads.writing import (
-    CallLark,
-    CallSection,
-    WritableTool,
-    opened_calls,
-    parameters,
-)
+from gateway.splitter.payloads.writing import WritableTool, parameters
 
 _KEY = re.compile(r"[^<]*")
 
 
-def parse(reader: Reader, calls: Calls, syntax: KeyValueCalls, opener: str) -> Parsing[None]:
-    """Reads a section of calls, or the one that `opener` begins."""
-    section = PayloadSection(syntax.call_opens, syntax.closers)
-    yield from read_section(reader, calls, opener, section, lambda: _call(reader, calls, syntax))
-
-
-def _call(reader: Reader, calls: Calls, syntax: KeyValueCalls) -> Parsing[None]:
+def read_call(reader: Reader, calls: Calls, syntax: KeyValueCalls) -> Parsing[None]:
+    """Reads one call."""
     name = yield from reader.spaced(reader.run(NAME))
     yield from reader.accept(syntax.name_ends)
     yield from reader.space()
@@ -95,12 +84,8 @@ def _frame(syntax: KeyValueCalls) -> Frame:
     return Frame(syntax.value_closes, followers)
 
 
-def written(lark: CallLark, syntax: KeyValueCalls, opener: str) -> CallSection:
-    """What follows an opener: calls, the first of which it may have begun."""
-    return opened_calls(lark, syntax, opener, partial(_written_call, lark, syntax))
-
-
-def _written_call(lark: Lark, syntax: KeyValueCalls, tool: WritableTool) -> str:
+def written_call(lark: Lark, syntax: KeyValueCalls, tool: WritableTool) -> str:
+    """One call after the text that opens it."""
     if not syntax.key_opens:
         raise Unwritable(f"{tool.name}: no grammar writes arguments as lines")
     write = partial(_written_pair, lark, syntax, tool)

@@ -7,7 +7,7 @@ import msgspec
 
 from gateway.constraints.lark import Lark, literal, one_of
 from gateway.splitter.payloads import json_calls, json_text
-from gateway.splitter.payloads.calls import Calls, PayloadSection, read_section
+from gateway.splitter.payloads.calls import Calls, read_section
 from gateway.splitter.payloads.reading import Parsing, Reader
 from gateway.splitter.payloads.syntax import NamedJsonCalls
 from gateway.splitter.payloads.writing import SPACES, CallLark, CallSection, WritableTool
@@ -24,8 +24,7 @@ def parse(reader: Reader, calls: Calls, syntax: NamedJsonCalls, opener: str) -> 
         if (yield from reader.looking_at(_ARRAY)):
             yield from json_calls.parse(reader, calls, syntax.or_array)
             return
-    section = PayloadSection(syntax.call_opens, syntax.closers)
-    yield from read_section(reader, calls, opener, section, lambda: _call(reader, calls, syntax))
+    yield from read_section(reader, calls, syntax, opener, _call)
 
 
 def _call(reader: Reader, calls: Calls, syntax: NamedJsonCalls) -> Parsing[None]:

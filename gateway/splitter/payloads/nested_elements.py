@@ -1,7 +1,6 @@
 """Calls as nested elements named after their keys, typed by the schema: MiniMax-M3."""
 
 import re
-from functools import partial
 from io import StringIO
 
 import msgspec
@@ -10,57 +9,40 @@ from gateway.constraints.lark import SPACE, Lark, literal, one_of, pattern_of
 from gateway.constraints.schemas import Alternative, ArrayValue, ObjectValue, StringValue
 from gateway.constraints.values import DEEPEST, Unwritable, in_any_order
 from gateway.splitter.payloads import coercion, json_text, raw
-from gateway.splitter.payloads.calls import Calls, PayloadSection, read_section
+from gateway.splitter.payloads.calls import Calls
 from gateway.splitter.payloads.coercion import Declared
 from gateway.splitter.payloads.elements import attributes, copy_text
 from gateway.splitter.payloads.free_text import until
-from gateway.splitter.payloads.reading import Malformed, Markers, Parsing, Reader, markers_of
+from gateway.splitter.payloads.reading import Malformed, Parsing, Reader, markers_of
 from gateway.splitter.payloads.syntax import NestedElementCalls
-from gateway.splitter.payloads.writing import CallLark, CallSection, WritableTool
+from gateway.splitter.payloads.writing import WritableTool
 
 _TAG = re.compile(r"[^<>]*")
 _ITEM = "item"
 
 
-def parse(reader: Reader, calls: Calls, syntax: NestedElementCalls, opener: str) -> Parsing[None]:
-    """Reads a section of calls."""
-    section = PayloadSection(
-        (f"{syntax.prefix}<{syntax.call}",), (f"{syntax.prefix}</{syntax.section}>",)
-    )
-    one_call = partial(_call, reader, calls, syntax, section)
-    yield from read_section(reader, calls, opener, section, one_call)
-
-
-def _call(
-    reader: Reader, calls: Calls, syntax: NestedElementCalls, section: PayloadSection
-) -> Parsing[None]:
+def read_call(reader: Reader, calls: Calls, syntax: NestedElementCalls) -> Parsing[None]:
+    """Reads one call."""
     head = yield from reader.run(_TAG)
     yield from reader.expect(">")
     if not (name := attributes(calls, head, ("name",)).get("name", "").strip()):
         raise Malformed("a call without a name")
     yield from reader.space()
-    ends = _Ends((f"{syntax.prefix}</{syntax.call}>",), (*section.closers, *section.call_opens))
-    if calls.knows(name) and (yield from ends.come(reader)):
+    if calls.knows(name) and (yield from _ends(reader, syntax)):
         calls.open(name)
-        calls.close()
-        return
-    yield from reader.expect(syntax.prefix)
-    call = _Open(syntax.call, calls.declared(name), in_array=False)
-    yield from _Elements(reader, calls, syntax, ends, name).copy(call)
+    else:
+        yield from reader.expect(syntax.prefix)
+        yield from _Elements(reader, calls, syntax, name).copy()
     calls.close()
 
 
-class _Ends(msgspec.Struct, frozen=True):
-    """What ends a call: its own close tag, or where that is missing what stands around calls."""
-
-    own: tuple[str, ...]
-    outer: tuple[str, ...]
-
-    def come(self, reader: Reader) -> Parsing[bool]:
-        """The call ends here. Its own close tag is read."""
-        if (yield from reader.accept_close(self.own)):
-            return True
-        return bool((yield from reader.looking_at(self.outer)))
+def _ends(reader: Reader, syntax: NestedElementCalls) -> Parsing[bool]:
+    """The call ends here: with its own close tag, which is read, or where that is missing with what
+    stands around calls.
+    """
+    if (yield from reader.accept_close(syntax.call_closes)):
+        return True
+    return bool((yield from reader.looking_at((*syntax.closers, *syntax.call_opens))))
 
 
 class _Open(msgspec.Struct, frozen=True):
@@ -78,20 +60,18 @@ class _Open(msgspec.Struct, frozen=True):
 class _Elements:
     """Copies nested elements to a writer. What is open is a list: nothing here calls itself."""
 
-    def __init__(
-        self, reader: Reader, calls: Calls, syntax: NestedElementCalls, ends: _Ends, name: str
-    ) -> None:
+    def __init__(self, reader: Reader, calls: Calls, syntax: NestedElementCalls, name: str) -> None:
         self._reader = reader
         self._calls = calls
+        self._syntax = syntax
+        self._declared = calls.declared(name)
         self._writer = calls.open(name)
         self._prefix = syntax.prefix
-        self._prefixes: Markers = markers_of(syntax.prefix)
-        self._ends = ends
 
-    def copy(self, call: _Open) -> Parsing[None]:
-        """Copies the elements of a call up to its end; the first one's prefix is read."""
+    def copy(self) -> Parsing[None]:
+        """Copies the elements of the call up to its end; the first one's prefix is read."""
         self._writer.open("{")
-        waiting = [call]
+        waiting = [_Open(_tag_of(self._syntax), self._declared, in_array=False)]
         tag = yield from self._tag()
         while True:
             parent = waiting[-1]
@@ -112,7 +92,7 @@ class _Elements:
             if not waiting:
                 return
             yield from self._reader.space()
-            if len(waiting) == 1 and (yield from self._ends.come(self._reader)):
+            if len(waiting) == 1 and (yield from _ends(self._reader, self._syntax)):
                 self._writer.close()
                 return
             yield from self._reader.expect(self._prefix)
@@ -129,7 +109,7 @@ class _Elements:
         if declared.is_string:
             yield from self._string(tag, "")
             return "", None
-        if not (yield from self._reader.until(self._prefixes, text.write)):
+        if not (yield from self._reader.until(markers_of(self._prefix), text.write)):
             raise self._reader.fault("a value is not closed")
         before = text.getvalue()
         inner = yield from self._tag()
@@ -183,14 +163,14 @@ def _whole(text: str, declared: Declared) -> str:
     return coercion.coerce(text, types)
 
 
-def written(lark: CallLark, syntax: NestedElementCalls) -> CallSection:
-    """What follows the opener: calls and the end of the section."""
-    space, tools = lark.gap, lark.plain_tools
-    calls = lark.rule(one_of(_WrittenCall(lark, syntax, tool).whole() for tool in tools))
-    first = lark.text(f"{syntax.prefix}<{syntax.call}")
-    one = f"{first} {calls}"
-    end = lark.text(f"{syntax.prefix}</{syntax.section}>")
-    return CallSection(f"{space} {lark.repeated(one, space)}", f"{space} {end}")
+def _tag_of(syntax: NestedElementCalls) -> str:
+    """The tag of a call itself."""
+    return syntax.call_opens[0].removeprefix(f"{syntax.prefix}<")
+
+
+def written_call(lark: Lark, syntax: NestedElementCalls, tool: WritableTool) -> str:
+    """One call after the text that opens it."""
+    return _WrittenCall(lark, syntax, tool).whole()
 
 
 class _WrittenCall:
@@ -207,7 +187,7 @@ class _WrittenCall:
     def whole(self) -> str:
         head = literal(f' name="{self._tool.name}">')
         inner = self._fields(self._tool.arguments, self._tool.declared)
-        return f"{head} {inner} {self._lark.gap} {self._close(self._syntax.call)}"
+        return f"{head} {inner} {self._lark.gap} {self._close(_tag_of(self._syntax))}"
 
     def _close(self, tag: str) -> str:
         return self._lark.text(f"{self._syntax.prefix}</{tag}>")

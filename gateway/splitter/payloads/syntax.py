@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from gateway.splitter.payloads.calls import IdStyle
+IdStyle: TypeAlias = Literal["openai", "mistral", "kimi"]
 
 
 class ReasoningMarkers(msgspec.Struct, frozen=True):
@@ -42,8 +42,9 @@ class _Calls(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OpenedCalls(_Calls, frozen=True, kw_only=True):
-    """A syntax in which each call has an opener of its own."""
+    """A syntax in which each call has an opener of its own; `before_call` may stand before it."""
 
+    before_call: tuple[str, ...] = ()
     call_opens: tuple[str, ...]
     call_closes: tuple[str, ...] = ()
 
@@ -96,7 +97,6 @@ class ElementCalls(OpenedCalls, frozen=True, kw_only=True):
     value may stand in `<![CDATA[..]]>`.
     """
 
-    before_call: tuple[str, ...] = ()
     head_ends: tuple[str, ...] = (">",)
     after_call: tuple[str, ...] = ()
     parameter_opens: tuple[str, ...]
@@ -119,12 +119,10 @@ class KeyValueCalls(OpenedCalls, frozen=True, kw_only=True):
     value_closes: tuple[str, ...] = ()
 
 
-class NestedElementCalls(_Calls, frozen=True, kw_only=True):
+class NestedElementCalls(OpenedCalls, frozen=True, kw_only=True):
     """Calls as nested elements named after keys, lists as `<item>`, tags after `prefix`."""
 
     prefix: str
-    section: str
-    call: str
 
 
 class BareDictCalls(_Calls, frozen=True, kw_only=True):

@@ -31,10 +31,9 @@ from gateway.constraints.values import (
     in_any_order,
     in_any_order_to_end,
 )
-from gateway.splitter.payloads.calls import NAME
+from gateway.splitter.payloads.calls import NAME, Opened
 from gateway.splitter.payloads.coercion import Declared
 from gateway.splitter.payloads.spelled import Bare, Quoted, spelled
-from gateway.splitter.payloads.syntax import OpenedCalls
 from gateway.terms.errors import InvalidRequest
 from gateway.terms.request import Tool
 
@@ -197,22 +196,20 @@ class CallLark(Lark):
 
 def opened_calls(
     lark: CallLark,
-    syntax: OpenedCalls,
-    opener: str,
-    write: Callable[[WritableTool], str],
-    before: str = "",
-) -> CallSection:
-    """What follows an opener: calls, as `write` has one of a tool after what opens it; `opener` may
-    be the first's. `before`: what stands before each that opens a call.
+    syntax: Opened,
+    write: Callable[[CallLark, Opened, WritableTool], str],
+) -> Mapping[str, CallSection]:
+    """What follows each opener: calls, as `write` has one of a tool after what opens it; the opener
+    may be the first's.
     """
-    tools, space = lark.plain_tools, lark.gap
-    one = lark.once(("calls", syntax), lambda: lark.rule(one_of(map(write, tools))))
+    space = lark.gap
+    one = lark.rule(one_of(write(lark, syntax, tool) for tool in lark.plain_tools))
+    before = f"{lark.any_of(syntax.before_call)} {space}" if syntax.before_call else ""
     first = f"{before} {lark.any_of(syntax.call_opens)}"
-    calls = lark.repeated(one, f"{space} {first}")
-    closer = lark.then(syntax.closers)
-    if opener in syntax.call_opens:
-        return CallSection(calls, closer, done=True)
-    return CallSection(f"{space} {first} {calls}", closer)
+    calls, closer = lark.repeated(one, f"{space} {first}"), lark.then(syntax.closers)
+    begun = CallSection(calls, closer, done=True)
+    section = CallSection(f"{space} {first} {calls}", closer)
+    return {each: begun if each in syntax.call_opens else section for each in syntax.openers}
 
 
 Write: TypeAlias = Callable[[Field, Sequence[str]], str]
