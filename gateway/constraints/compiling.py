@@ -47,19 +47,22 @@ def grammar_of(shape: Shape, name: str = "answer") -> ShapeGrammar:
             return schema_grammar(JsonSchema(schema=b'{"type":"object"}', field=field), name)
         case JsonSchema():
             return schema_grammar(shape, name)
-        case Regex(pattern=pattern, field=field):
-            return _of_lark(name, regex_rule(pattern, field), field)
-        case Grammar(text=text, field=field):
-            return _of_lark(name, ending_lark(text, field), field)
-        case Choices(texts=texts, field=field):
-            return _of_lark(name, choices_rule(texts, field), field)
         case StructuralTags():
             return tags_grammar(shape, name)
+        case _:
+            entry: Entry = {"name": name, "lark_grammar": lark_of(shape)}
+            return ShapeGrammar(name=name, entries=proven((entry,), shape.field))
 
 
-def _of_lark(name: str, lark: str, field: str) -> ShapeGrammar:
-    entry: Entry = {"name": name, "lark_grammar": lark}
-    return ShapeGrammar(name=name, entries=proven((entry,), field))
+def lark_of(shape: Regex | Grammar | Choices) -> str:
+    """The rules of a shape that isn't JSON, not compiled yet. Raises InvalidRequest."""
+    match shape:
+        case Regex(pattern=pattern, field=field):
+            return regex_rule(pattern, field)
+        case Grammar(text=text, field=field):
+            return ending_lark(text, field)
+        case Choices(texts=texts, field=field):
+            return choices_rule(texts, field)
 
 
 AT_ONCE = 4_096  # bytes between two reads of the clock

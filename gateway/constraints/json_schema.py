@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from backends.contract.conversation import JsonSchema
-from gateway.constraints.effort import bounded, every, inside, referred
+from gateway.constraints.effort import bounded, every, inside, names_in, referred
 from gateway.constraints.grammars import (
     Check,
     CompileBudget,
@@ -350,14 +350,12 @@ class _Search:
     def _dropped(self, node: dict[str, Any], keyword: str) -> Note:
         """The relaxation that is reported. A regex that llguidance lacks the check lacks too."""
         origin, row = self.origins[id(node)], KEYWORDS[keyword]
-        usable = keyword != "pattern" or self._usable(node["pattern"])
+        alone = {"type": "string", "pattern": node.get("pattern")}
+        usable = keyword != "pattern" or not self._at_fault(alone)
         if not usable and origin.plain:
             origin.check.pop("pattern", None)
         note = Relaxation(origin.place, keyword, row.became, checked=row.checked and usable)
         return origin.owner, note
-
-    def _usable(self, pattern: str) -> bool:
-        return not self._at_fault({"type": "string", "pattern": pattern})
 
 
 def without(node: dict[str, Any], keyword: str) -> dict[str, Any]:
@@ -374,7 +372,7 @@ def _reached(carried: Carried) -> set[str]:
     definitions = carried.get("$defs", {}) if isinstance(carried, dict) else {}
     reached, stack = {""}, [carried]
     while stack:
-        named = {name for node in every(stack.pop()) if (name := referred(node)) is not None}
+        named = names_in(stack.pop())
         stack += (definitions[name] for name in named - reached)
         reached |= named
     return reached

@@ -43,7 +43,6 @@ class Lark:
         self._made: dict[object, str] = {}
         self._bodies: dict[str, str] = {}
         self._names: dict[str, str] = {}
-        self._defined: set[str] = set()
 
     def pieces(self, text: str) -> list[str | int]:
         """`text` cut at its control tokens: stretches of text, and ids."""

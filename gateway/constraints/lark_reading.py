@@ -13,11 +13,11 @@ sets, groups, alternatives and repetition.
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, reduce
 from operator import or_
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 from llguidance import LLMatcher
@@ -328,7 +328,6 @@ _TOKENS = re.compile(
     """,
     re.VERBOSE,
 )
-Kind: TypeAlias = Literal["line", "string", "regex", "directive", "name", "count", "arrow", "sign"]
 
 # As Lark documents its library `common`.
 _COMMON: Mapping[str, str] = {
@@ -500,7 +499,8 @@ def endless(grammar: ReadGrammar) -> str | None:
     before = -1
     while len(ends) > before:
         before = len(ends)
-        ends |= {name for name in bodies.keys() - ends if _Rule(bodies[name], bodies, ends).ends()}
+        unknown = bodies.keys() - ends
+        ends |= {name for name in unknown if _may_end([*reversed(bodies[name])], unknown)}
     reached, stack = {"start"}, ["start"]
     while stack:
         names = {each.name for each in bodies[stack.pop()] if isinstance(each, Name)}
@@ -509,37 +509,24 @@ def endless(grammar: ReadGrammar) -> str | None:
     return min(reached - ends, default=None)
 
 
-class _Rule:
-    """Whether a text may end that has begun with a rule, where all of `ends` do."""
-
-    def __init__(
-        self, body: Sequence[Token], bodies: Mapping[str, tuple[Token, ...]], ends: set[str]
-    ) -> None:
-        self._body, self._bodies, self._ends = body, bodies, ends
-        self._at = 0
-
-    def ends(self) -> bool:
-        found = [self._series()]
-        while self._at < len(self._body) and self._body[self._at] == "|":
-            self._at += 1
-            found.append(self._series())
-        return any(found)
-
-    def _series(self) -> bool:
-        whole = True
-        while self._at < len(self._body) and self._body[self._at] not in ("|", ")"):
-            each, self._at = self._body[self._at], self._at + 1
-            if each == "(":
-                one = self.ends()
-                self._at += 1
-            else:
-                one = not isinstance(each, Name) or each.name not in self._bodies
-                one = one or (isinstance(each, Name) and each.name in self._ends)
-            while self._at < len(self._body) and _is_count(self._body[self._at]):
-                one = one or _may_be_none(self._body[self._at])
-                self._at += 1
-            whole = whole and one
-        return whole
+def _may_end(rest: list[Token], unknown: Collection[str]) -> bool:
+    """Whether a text may end that has begun with what is written in `rest`, up to a ")" that opens
+    nowhere in it; its next token is the last, and what is read is taken out. Rules that aren't
+    `unknown` do.
+    """
+    found, whole = False, True  # an alternative before this one; what of this one is read
+    while rest and (each := rest.pop()) != ")":
+        if each == "|":
+            found, whole = found or whole, True
+            continue
+        if each == "(":
+            one = _may_end(rest, unknown)
+        else:
+            one = not isinstance(each, Name) or each.name not in unknown
+        while rest and _is_count(rest[-1]):
+            one = _may_be_none(rest.pop()) or one
+        whole = whole and one
+    return found or whole
 
 
 def _is_count(token: Token) -> bool:

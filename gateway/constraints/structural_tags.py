@@ -8,11 +8,13 @@ Free text ends where what follows it begins for the first time, which is a lazy 
 llguidance's Lark. So it can only stand at the end, or before a text that is known.
 """
 
+from collections.abc import Iterable
 from typing import Any, TypeAlias, TypeVar, Union
 
 import msgspec
 
 from backends.contract.conversation import JsonSchema, StructuralTags
+from gateway.constraints.effort import levels_below
 from gateway.constraints.grammars import (
     REPEATS,
     SCHEMA_BYTES,
@@ -168,30 +170,21 @@ def read_format(shape: StructuralTags) -> Format:
     SCHEMA_BYTES.check(len(shape.request), shape.field)
     try:
         plain: Any = msgspec.json.decode(shape.request)
-        SCHEMA_DEPTH.check(_depth(plain), shape.field)
+        SCHEMA_DEPTH.check(levels_below(plain, _parts), shape.field)
         if isinstance(plain, dict) and "structures" in plain:
-            return _newer(msgspec.json.decode(shape.request, type=_Older))
+            older = msgspec.json.decode(shape.request, type=_Older)
+            tags = (Tag(each.begin, JsonFormat(each.schema), each.end) for each in older.structures)
+            return TriggeredTags(older.triggers, tuple(tags))
         return msgspec.json.decode(shape.request, type=_Request).format
     except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidRequest.at(shape.field, error) from None
 
 
-def _newer(older: _Older) -> Format:
-    tags = (Tag(each.begin, JsonFormat(each.schema), each.end) for each in older.structures)
-    return TriggeredTags(older.triggers, tuple(tags))
-
-
-def _depth(value: Any) -> int:
-    """Levels of nesting, found level by level."""
-    level, depth = [value], 0
-    while level := [
-        inner
-        for node in level
-        if isinstance(node, dict | list)
-        for inner in (node.values() if isinstance(node, dict) else node)
-    ]:
-        depth += 1
-    return depth
+def _parts(node: Any) -> Iterable[Any]:
+    """What is in an object or a list."""
+    if isinstance(node, dict):
+        return node.values()
+    return node if isinstance(node, list) else ()
 
 
 T = TypeVar("T")

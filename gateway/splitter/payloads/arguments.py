@@ -10,7 +10,8 @@ it stands. `ArgumentsWriter` says how deep a value may be.
 """
 
 from collections.abc import Callable
-from typing import Protocol
+
+import msgspec
 
 from gateway.splitter.payloads.reading import Malformed, Parsing, Reader
 
@@ -83,21 +84,15 @@ class ArgumentsWriter:
 _CLOSING = {"{": "}", "[": "]", "(": ")"}
 
 
-class Notation(Protocol):
-    """How one syntax writes what is in objects and arrays."""
+class Notation(msgspec.Struct, frozen=True):
+    """How one syntax writes what is in objects and arrays, which `brackets` open. `key` reads a
+    key, as the inside of a JSON string; `leaf` copies a value that holds no other. Both raise
+    Malformed at what is none.
+    """
 
-    @property
-    def brackets(self) -> tuple[str, ...]:
-        """Those that open an object or an array."""
-        ...
-
-    def key(self, reader: Reader) -> Parsing[str]:
-        """Reads a key, as the inside of a JSON string. Raises Malformed at what is none."""
-        ...
-
-    def leaf(self, reader: Reader, writer: ArgumentsWriter) -> Parsing[None]:
-        """Copies a value that holds no other. Raises Malformed at what is none."""
-        ...
+    brackets: tuple[str, ...]
+    key: Callable[[Reader], Parsing[str]]
+    leaf: Callable[[Reader, ArgumentsWriter], Parsing[None]]
 
 
 def copy_nested(reader: Reader, writer: ArgumentsWriter, notation: Notation) -> Parsing[None]:

@@ -2,15 +2,14 @@
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from io import StringIO
-
-import msgspec
 
 from gateway.constraints.lark import Lark, literal, one_of, pattern_of
 from gateway.constraints.schemas import StringValue
 from gateway.constraints.values import GrammarNotation, Values
 from gateway.splitter.payloads import json_text, raw
-from gateway.splitter.payloads.arguments import ArgumentsWriter, copy_nested_members
+from gateway.splitter.payloads.arguments import ArgumentsWriter, Notation, copy_nested_members
 from gateway.splitter.payloads.calls import Calls
 from gateway.splitter.payloads.elements import copy_text
 from gateway.splitter.payloads.named_json import NAME
@@ -32,50 +31,42 @@ def parse(reader: Reader, calls: Calls, syntax: BareDictCalls) -> Parsing[None]:
     yield from reader.expect("{")
     writer = calls.open(name)
     writer.open("{")
-    yield from copy_nested_members(reader, writer, _BareDict(syntax.quote))
+    quote = syntax.quote
+    notation = Notation(("{", "["), partial(_key, quote=quote), partial(_leaf, quote=quote))
+    yield from copy_nested_members(reader, writer, notation)
     calls.close()
     yield from reader.space()
     yield from reader.accept_close(syntax.closers)
 
 
-class _BareDict(msgspec.Struct, frozen=True):
-    """Bare keys, strings between quote marks, bare text as a notation of values."""
+def _key(reader: Reader, *, quote: str) -> Parsing[str]:
+    """A key, bare or in quote marks, as the inside of a JSON string."""
+    if not (yield from reader.accept((quote,))):
+        return json_text.escaped((yield from reader.run(_KEY)).strip().strip("\"'"))
+    text = StringIO()
+    yield from _copy_quoted(reader, quote, text.write)
+    return text.getvalue()
 
-    quote: str
-    brackets: tuple[str, ...] = ("{", "[")
 
-    def key(self, reader: Reader) -> Parsing[str]:
-        """A key, bare or in quote marks, as the inside of a JSON string."""
-        if not (yield from reader.accept((self.quote,))):
-            return json_text.escaped((yield from reader.run(_KEY)).strip().strip("\"'"))
-        text = StringIO()
-        yield from self._quoted(reader, text.write)
-        return text.getvalue()
+def _leaf(reader: Reader, writer: ArgumentsWriter, *, quote: str) -> Parsing[None]:
+    """A string, a number or a word; any other bare text is a string."""
+    if mark := (yield from reader.accept((quote, '"'))):
+        writer.begin_string()
+        yield from _copy_quoted(reader, mark, writer.string)
+        writer.end_string()
+        return
+    text = (yield from reader.run(_BARE)).strip()
+    if not text or reader.over:
+        raise reader.fault("no value")
+    writer.scalar(json_text.scalar(text) or f'"{json_text.escaped(text)}"')
 
-    def leaf(self, reader: Reader, writer: ArgumentsWriter) -> Parsing[None]:
-        match (yield from reader.accept((self.quote, '"'))):
-            case '"':
-                writer.begin_string()
-                yield from json_text.copy_string(reader, writer.string)
-                writer.end_string()
-            case "":
-                yield from self._bare(reader, writer)
-            case _:
-                writer.begin_string()
-                yield from self._quoted(reader, writer.string)
-                writer.end_string()
 
-    def _quoted(self, reader: Reader, sink: Callable[[str], object]) -> Parsing[None]:
-        """Hands over text up to the quote mark that ends it, as the inside of a JSON string."""
-        frame = raw.Frame((self.quote,), _FOLLOWERS)
-        return copy_text(reader, frame, lambda text: sink(json_text.escaped(text)))
-
-    def _bare(self, reader: Reader, writer: ArgumentsWriter) -> Parsing[None]:
-        """A number or word; any other bare text is a string."""
-        text = (yield from reader.run(_BARE)).strip()
-        if not text or reader.over:
-            raise reader.fault("no value")
-        writer.scalar(json_text.scalar(text) or f'"{json_text.escaped(text)}"')
+def _copy_quoted(reader: Reader, mark: str, sink: Callable[[str], object]) -> Parsing[None]:
+    """Hands over text up to the quote mark that ends it, as the inside of a JSON string."""
+    if mark == '"':
+        return json_text.copy_string(reader, sink)
+    frame = raw.Frame((mark,), _FOLLOWERS)
+    return copy_text(reader, frame, lambda text: sink(json_text.escaped(text)))
 
 
 def written(lark: CallLark, syntax: BareDictCalls) -> CallSection:

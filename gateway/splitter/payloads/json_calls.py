@@ -33,12 +33,9 @@ _SURPLUS = re.compile(r"[}\]\s]*+")
 
 def parse(reader: Reader, calls: Calls, syntax: JsonCalls) -> Parsing[None]:
     """Reads what follows the opener: all calls up to the closer, which may be missing."""
-    yield from reader.space()
-    if syntax.fences:
-        fence = yield from reader.accept(syntax.fences)
-        if syntax.needs_fence and not fence:
-            raise reader.fault("no code fence")
-        yield from reader.space()
+    fence = yield from reader.spaced(reader.accept(syntax.fences))
+    if syntax.needs_fence and not fence:
+        raise reader.fault("no code fence")
     in_array = bool((yield from reader.accept(("[",))))
     if syntax.needs_array and not in_array:
         raise reader.fault("no array")
@@ -94,14 +91,12 @@ class _Call(msgspec.Struct, eq=False):
             yield from reader.spaced(reader.expect(":"))
             yield from self._member(key)
             yield from reader.space()
-            if not (yield from reader.accept((",",))):
-                yield from self._end()
-                break
-
-    def _end(self) -> Parsing[None]:
-        """The object's "}", which models forget once the arguments are closed."""
-        if not (yield from self._reader.accept(("}",))) and not self._delivered:
-            raise self._reader.fault("the object does not go on")
+            if (yield from reader.accept((",",))):
+                continue
+            # The object's "}", which models forget once the arguments are closed.
+            if not (yield from reader.accept(("}",))) and not self._delivered:
+                raise reader.fault("the object does not go on")
+            break
 
     def _member(self, key: str) -> Parsing[None]:
         syntax = self._syntax
@@ -292,23 +287,18 @@ def unmarked(lark: CallLark, syntax: JsonCalls) -> Unmarked:
     bracket = _bracket(syntax) if syntax.needs_array else ""
     calls = []
     for tool in lark.tools:
-        name = rf"\{{{_SPACES}({_TYPE})?{_known(syntax, tool)}"
-        calls.append(f"{lark.regex(bracket + name)} {_after_name(lark, syntax, tool)} {more} {end}")
+        name = rf"\{{{_SPACES}({_TYPE})?{_named(syntax, pattern_of(_quoted(tool.name)))}"
+        given = f"{_key(lark, syntax.argument_keys)} {tool.json(lark)} {lark.regex(_END)}"
+        calls.append(f"{lark.regex(bracket + name)} {lark.regex(COMMA)} {given} {more} {end}")
     return Unmarked(lark.rule(one_of(calls)), _unlike(syntax, lark.tools))
-
-
-def _known(syntax: JsonCalls, tool: WritableTool) -> str:
-    """A regular expression: the name's key and a tool's name."""
-    name = pattern_of(_quoted(tool.name))
-    return f"{_pattern_of_key(syntax.name_keys)}{_SPACES}:{_SPACES}{name}"
 
 
 _LEAD = rf'\{{{_SPACES}("type"{_SPACES}:{_SPACES}"[^"\\]*"{_SPACES},{_SPACES})*'
 
 
 def _named(syntax: JsonCalls, name: str) -> str:
-    """A regular expression: an object up to its name."""
-    return f"{_LEAD}{_pattern_of_key(syntax.name_keys)}{_SPACES}:{_SPACES}{name}"
+    """A regular expression: the name's key and the name."""
+    return f"{_pattern_of_key(syntax.name_keys)}{_SPACES}:{_SPACES}{name}"
 
 
 def _bracket(syntax: JsonCalls) -> str:
@@ -323,11 +313,6 @@ def _unlike(syntax: JsonCalls, tools: Sequence[WritableTool]) -> str:
     optional = "" if syntax.needs_array else "?"
     keys = _pattern_of_key((*syntax.argument_keys, "function"))
     odd_type = rf'{_LEAD}"type"{_SPACES}:{_SPACES}([^"\s]|"[^"\\]*\\)'
-    escaped = _named(syntax, r'"[^"\\]*\\')
-    begins = (_named(syntax, f"({names})"), escaped, f"{_LEAD}{keys}{_SPACES}:", odd_type)
+    known, escaped = _named(syntax, f"({names})"), _named(syntax, r'"[^"\\]*\\')
+    begins = (_LEAD + known, _LEAD + escaped, f"{_LEAD}{keys}{_SPACES}:", odd_type)
     return f"({_bracket(syntax)}){optional}({'|'.join(begins)})"
-
-
-def _after_name(lark: Lark, syntax: JsonCalls, tool: WritableTool) -> str:
-    key = _key(lark, syntax.argument_keys)
-    return f"{lark.regex(COMMA)} {key} {tool.json(lark)} {lark.regex(_END)}"

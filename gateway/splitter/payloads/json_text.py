@@ -10,14 +10,14 @@ import json
 import math
 import re
 from collections.abc import Callable
+from functools import partial
 from io import StringIO
 from typing import Any
-
-import msgspec
 
 from gateway.splitter.payloads.arguments import (
     DEEPEST,
     ArgumentsWriter,
+    Notation,
     copy_nested,
     copy_nested_members,
 )
@@ -69,26 +69,23 @@ def scalar(text: str) -> str | None:
     return WORDS.get(text) or number(text)
 
 
-class _Json(msgspec.Struct, frozen=True):
-    """JSON as a notation of values."""
-
-    lenient: bool
-    brackets: tuple[str, ...] = ("{", "[")
-
-    def key(self, reader: Reader) -> Parsing[str]:
-        yield from reader.expect('"')
-        return (yield from read_string(reader))
-
-    def leaf(self, reader: Reader, writer: ArgumentsWriter) -> Parsing[None]:
-        if (yield from reader.accept(('"',))):
-            writer.begin_string()
-            yield from copy_string(reader, writer.string)
-            writer.end_string()
-        else:
-            yield from copy_word(reader, writer, lenient=self.lenient)
+def _key(reader: Reader) -> Parsing[str]:
+    yield from reader.expect('"')
+    return (yield from read_string(reader))
 
 
-_STRICT, _LENIENT = _Json(lenient=False), _Json(lenient=True)
+def _leaf(reader: Reader, writer: ArgumentsWriter, *, lenient: bool) -> Parsing[None]:
+    if (yield from reader.accept(('"',))):
+        writer.begin_string()
+        yield from copy_string(reader, writer.string)
+        writer.end_string()
+    else:
+        yield from copy_word(reader, writer, lenient=lenient)
+
+
+_STRICT, _LENIENT = (
+    Notation(("{", "["), _key, partial(_leaf, lenient=lenient)) for lenient in (False, True)
+)
 
 
 def copy_value(reader: Reader, writer: ArgumentsWriter, *, lenient: bool = False) -> Parsing[None]:

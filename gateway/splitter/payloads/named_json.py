@@ -29,13 +29,9 @@ def parse(reader: Reader, calls: Calls, syntax: NamedJsonCalls, opener: str) -> 
 
 def _call(reader: Reader, calls: Calls, syntax: NamedJsonCalls) -> Parsing[None]:
     name, call_id = yield from _head(reader, syntax)
-    yield from reader.space()
-    if syntax.fences and (yield from reader.accept(syntax.fences)):
-        yield from reader.space()
+    yield from reader.spaced(reader.accept(syntax.fences))
     yield from arguments(reader, calls, name, call_id, syntax.call_closes)
-    yield from reader.space()
-    if syntax.fences and (yield from reader.accept_close(("```",))):
-        yield from reader.space()
+    yield from reader.spaced(reader.accept_close(("```",) if syntax.fences else ()))
     yield from reader.accept_close(syntax.call_closes)
 
 

@@ -7,12 +7,11 @@ a call (`lenient`) a bare word that is no literal is a string.
 
 import re
 from collections.abc import Callable
+from functools import partial
 from io import StringIO
 
-import msgspec
-
 from gateway.splitter.payloads import json_text
-from gateway.splitter.payloads.arguments import ArgumentsWriter, copy_nested
+from gateway.splitter.payloads.arguments import ArgumentsWriter, Notation, copy_nested
 from gateway.splitter.payloads.reading import Malformed, Parsing, Reader
 
 _SIMPLE = {
@@ -38,27 +37,24 @@ def as_json(text: str) -> str | None:
     return "".join(written) if reader.drained else None
 
 
-class _Python(msgspec.Struct, frozen=True):
-    """Python's literals as a notation of values. `lenient`: a bare word is a string."""
-
-    lenient: bool
-    brackets: tuple[str, ...] = ("{", "[", "(")
-
-    def key(self, reader: Reader) -> Parsing[str]:
-        text = StringIO()
-        yield from _copy_string(reader, text.write)
-        return json_text.escaped(text.getvalue())
-
-    def leaf(self, reader: Reader, writer: ArgumentsWriter) -> Parsing[None]:
-        if (yield from reader.looking_at(("'", '"'))):
-            writer.begin_string()
-            yield from _copy_string(reader, lambda text: writer.string(json_text.escaped(text)))
-            writer.end_string()
-        else:
-            yield from json_text.copy_word(reader, writer, lenient=self.lenient)
+def _key(reader: Reader) -> Parsing[str]:
+    text = StringIO()
+    yield from _copy_string(reader, text.write)
+    return json_text.escaped(text.getvalue())
 
 
-_STRICT, _LENIENT = _Python(lenient=False), _Python(lenient=True)
+def _leaf(reader: Reader, writer: ArgumentsWriter, *, lenient: bool) -> Parsing[None]:
+    if (yield from reader.looking_at(("'", '"'))):
+        writer.begin_string()
+        yield from _copy_string(reader, lambda text: writer.string(json_text.escaped(text)))
+        writer.end_string()
+    else:
+        yield from json_text.copy_word(reader, writer, lenient=lenient)
+
+
+_STRICT, _LENIENT = (
+    Notation(("{", "[", "("), _key, partial(_leaf, lenient=lenient)) for lenient in (False, True)
+)
 
 
 def copy_value(reader: Reader, writer: ArgumentsWriter, *, lenient: bool = False) -> Parsing[None]:

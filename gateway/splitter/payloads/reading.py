@@ -116,9 +116,8 @@ class Reader:
     @property
     def waiting(self) -> int:
         """Bytes that are unread, or on record. Linear in the record."""
-        text = self.text[self._mark if self._keeping else self.at :]
-        before = self._before if self._kept is None else self._kept.getvalue()
-        return len(text.encode()) + (len(before.encode()) if self._keeping else 0)
+        record = self.kept() if self._keeping else ""
+        return len((record + self.text[self.at :]).encode())
 
     @property
     def over(self) -> bool:

@@ -10,7 +10,7 @@ expression that holds such characters is taken apart into rules.
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Protocol
+from typing import TypeAlias
 
 from gateway.constraints.lark import Lark, literal, one_of, pattern_of
 from gateway.constraints.lark_reading import (
@@ -31,30 +31,14 @@ from gateway.constraints.lark_reading import (
 DEEPEST = 64  # terminals made of terminals
 
 
-class Spelling(Protocol):
-    """How a text is written. `special`: the ASCII characters that aren't written as themselves, or
-    that count for what comes after them.
-    """
-
-    special: str
-
-    def one(self, lark: Lark, characters: str) -> str:
-        """An expression: one of these special characters, as it is written."""
-        ...
-
-    def run(self, lark: Lark, atom: Atom, characters: str, words: Sequence[str], sign: str) -> str:
-        """An expression: a text of such characters. `characters`: the special ones among them;
-        `words`: expressions of some of the others; `sign`: of how many, + or *.
-        """
-        ...
-
-
 _SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 _SHORT_IN_JSON = {"\b": r"\b", "\f": r"\f"}
 
 
 class Quoted:
-    """Inside a string of JSON, or of Python between single quotes."""
+    """Inside a string of JSON, or of Python between single quotes. `special`: the ASCII characters
+    that aren't written as themselves, or that count for what comes after them.
+    """
 
     def __init__(self, mark: str = '"') -> None:
         self.special = f"{mark}\\" + "".join(map(chr, range(0x20)))
@@ -66,10 +50,14 @@ class Quoted:
             }
 
     def one(self, lark: Lark, characters: str) -> str:
+        """An expression: one of these special characters, as it is written."""
         found = [literal(self._written[each]) for each in characters if each in self._written]
         return lark.terminal(one_of(found)) if found else lark.nothing
 
     def run(self, lark: Lark, atom: Atom, characters: str, words: Sequence[str], sign: str) -> str:
+        """An expression: a text of such characters. `characters`: the special ones among them;
+        `words`: expressions of some of the others; `sign`: of how many, + or *.
+        """
         escaped = [self.one(lark, characters)] if characters else []
         return f"{one_of([*words, *escaped])}{sign}"
 
@@ -121,6 +109,9 @@ class Bare:
         }
         others = pattern_of("".join(sorted({*self.special, *goes_on})))
         return f"{pattern_of(begun)}{atom.without(others)}"
+
+
+Spelling: TypeAlias = Quoted | Bare
 
 
 def spelled(lark: Lark, grammar: ReadGrammar, spelling: Spelling) -> str:

@@ -5,14 +5,14 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from backends.contract.conversation import INPUT, Grammar, JsonSchema, Regex, ToolInput
-from gateway.constraints.grammars import CompileBudget, proven, regex_rule
+from backends.contract.conversation import INPUT, JsonSchema, ToolInput
+from gateway.constraints.compiling import lark_of
+from gateway.constraints.grammars import CompileBudget, proven
 from gateway.constraints.json_schema import carried_schema
 from gateway.constraints.lark import GrammarTooLarge, Lark, literal, one_of
 from gateway.constraints.lark_reading import (
     ReadGrammar,
     UnreadableGrammar,
-    ending_lark,
     read_lark,
 )
 from gateway.constraints.schemas import (
@@ -123,7 +123,7 @@ def _ruled(free: ToolInput, budget: CompileBudget) -> tuple[ReadGrammar | None, 
     if free.shape is None:
         return None, ()
     budget.check(free.shape.field)
-    text = _text_of(free.shape)
+    text = lark_of(free.shape)
     proven(({"lark_grammar": text},), free.shape.field)
     budget.check(free.shape.field)
     try:
@@ -133,14 +133,6 @@ def _ruled(free: ToolInput, budget: CompileBudget) -> tuple[ReadGrammar | None, 
     except (UnreadableGrammar, GrammarTooLarge) as error:
         return None, (f"{free.shape.field} ({error})",)
     return read, ()
-
-
-def _text_of(shape: Grammar | Regex) -> str:
-    match shape:
-        case Grammar(text=text, field=field):
-            return ending_lark(text, field)
-        case Regex(pattern=pattern, field=field):
-            return regex_rule(pattern, field)
 
 
 def _of_input(grammar: ReadGrammar | None) -> Schema:
