@@ -26,6 +26,7 @@ SECONDS = 1.0  # of processor time
 SIZE = 16  # so many characters or values cost a unit: a message may show them all
 
 FURTHER = frozenset(("additionalProperties", "unevaluatedProperties"))
+OF_OBJECTS = FURTHER | {"patternProperties"}
 
 Errors: TypeAlias = Iterable[ValidationError]
 Keyword: TypeAlias = Callable[[Any, Any, Any, Any], Errors | None]
@@ -144,13 +145,15 @@ class _Run:
             "uniqueItems": self._unique_items,
         }
         keywords = {**Draft202012Validator.VALIDATORS, **ours}
-        counted = {name: self._counted(keyword) for name, keyword in keywords.items()}
+        counted = {name: self._counted(name, keyword) for name, keyword in keywords.items()}
         made: Any = validators.extend
         return made(Draft202012Validator, counted)(self.schema, registry=Registry())
 
-    def _counted(self, keyword: Keyword) -> Keyword:
+    def _counted(self, name: str, keyword: Keyword) -> Keyword:
         def asked(validator: Any, value: Any, instance: Any, schema: Any) -> Errors:
             self._spend(1 + self._size(instance) // SIZE)
+            if name in OF_OBJECTS and not isinstance(instance, dict):
+                return ()
             return keyword(validator, value, instance, schema) or ()
 
         return asked
@@ -211,8 +214,6 @@ class _Run:
     def _pattern_properties(
         self, validator: Any, patterns: Mapping[str, Any], instance: Any, schema: Any
     ) -> Errors:
-        if not isinstance(instance, dict):
-            return
         for pattern, part in patterns.items():
             for name, value in instance.items():
                 if self._found(pattern, name):
@@ -221,8 +222,6 @@ class _Run:
     def _additional_properties(
         self, validator: Any, further: Any, instance: Any, schema: Mapping[str, Any]
     ) -> Errors:
-        if not isinstance(instance, dict):
-            return
         patterns = schema.get("patternProperties", {})
         for name, value in instance.items():
             known = name in schema.get("properties", {})
@@ -232,8 +231,6 @@ class _Run:
     def _unevaluated_properties(
         self, validator: Any, further: Any, instance: Any, schema: Mapping[str, Any]
     ) -> Errors:
-        if not isinstance(instance, dict):
-            return
         beside = {key: part for key, part in schema.items() if key != "unevaluatedProperties"}
         known = self._evaluated(validator, instance, beside)
         for name in instance.keys() - known:

@@ -24,9 +24,8 @@ def bounded(carried: dict[str, Any], field: str) -> None:
     """Raises InvalidRequest for a schema that takes too long, or too much stack."""
     definitions: dict[str, Any] = carried.get("$defs", {})
     SCHEMA_LEVELS.check(_levels(carried, definitions), field)
-    nodes = [node for root in (carried, *definitions.values()) for node in every(root)]
     sizes = _Sizes(definitions)
-    total = sum(sizes.effort(node) for node in nodes)
+    total = sum(map(sizes.effort, everywhere(carried)))
     SCHEMA_EFFORT.check(math.ceil(min(total, MOST)), field)
 
 
@@ -51,6 +50,19 @@ def every(root: Any) -> Iterator[dict[str, Any]]:
         node = stack.pop()
         yield node
         stack += inside(node)
+
+
+def everywhere(carried: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """All schemas in `carried` and in its definitions."""
+    for root in (carried, *carried.get("$defs", {}).values()):
+        yield from every(root)
+
+
+def values_in(value: Any) -> Iterable[Any]:
+    """What is in an object or a list, whatever it says."""
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 class _Size:

@@ -208,7 +208,8 @@ class Pattern:
     def found_in(self, text: str) -> bool:
         """Raises UnusablePattern where the engine gives up."""
         self._matcher.reset()
-        written = list(_quoted(text))
+        # As JSON, with as few escapes as it allows.
+        written = list(msgspec.json.encode(text).replace(b"\x7f", b"\\u007f"))
         taken = self._matcher.try_consume_tokens(written)
         if self._matcher.is_error():
             raise UnusablePattern(f"a pattern takes too long: {self._why()}")
@@ -260,12 +261,6 @@ def _outside(pattern: str, start: int) -> Iterator[tuple[int, str, int]]:
             depth += (character == "(") - (character == ")")
             yield depth, character, at
         at += 1
-
-
-def _quoted(text: str) -> bytes:
-    """As JSON, with as few escapes as it allows."""
-    quoted = msgspec.json.encode(text)
-    return quoted.replace(b"\x7f", b"\\u007f")
 
 
 INLINE_SCHEMA = "%json"  # would be compiled without the limits of `reading` and `effort`

@@ -7,12 +7,13 @@ context: numbers have bounded digits (`values`), and objects no properties but t
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 import msgspec
 
 from backends.contract.conversation import JsonSchema
-from gateway.constraints.effort import bounded, every, inside, names_in, referred
+from gateway.constraints.effort import bounded, every, everywhere, inside, names_in, referred
 from gateway.constraints.grammars import (
     Check,
     CompileBudget,
@@ -41,17 +42,20 @@ OWN = frozenset((
 ))  # fmt: skip
 
 
+Carried: TypeAlias = dict[str, Any] | bool
+
+
 class ClosedSchema(msgspec.Struct, frozen=True):
     """What the grammar has, in nodes of its own. `notes`: the objects that were closed. `enforced`:
     places where that is what the client's `unevaluatedProperties` says.
     """
 
-    schema: dict[str, Any]
-    notes: tuple[Relaxation, ...]
-    enforced: frozenset[str]
+    schema: Carried
+    notes: tuple[Relaxation, ...] = ()
+    enforced: frozenset[str] = frozenset()
 
 
-def closed(schema: Schema) -> ClosedSchema:
+class _Closing:
     """`schema.carried`, which is no boolean, with objects closed whose writer said nothing of
     further properties.
 
@@ -62,11 +66,7 @@ def closed(schema: Schema) -> ClosedSchema:
     (`if`, `dependentSchemas`) counts as listed. A definition may be a value of its own and a part
     of another (`allOf` with a base), which must not close it: the grammar has it once as each.
     """
-    assert isinstance(schema.carried, dict)
-    return _Closing(schema, schema.carried).closed()
 
-
-class _Closing:
     def __init__(self, schema: Schema, carried: dict[str, Any]) -> None:
         self._carried = carried
         self._origins = schema.origins
@@ -167,17 +167,12 @@ class _Closing:
             yield check
 
     def _held(self, check: Mapping[str, Any], key: str) -> list[Any]:
-        match key:
-            case "allOf" | "anyOf" | "oneOf":
-                return list(check[key])
-            case "if" | "then" | "else":
-                return [check[key]]
-            case "dependentSchemas":
-                return list(check[key].values())
-            case "$ref":
-                return [self._checked[referred(check) or ""]]
-            case _:
-                return []
+        held: list[Any] = []
+        if key == "$ref":
+            held.append(self._checked[referred(check) or ""])
+        elif key in ("allOf", *ONE_OF, *CONDITIONS):
+            with_parts(key, check[key], held.append)
+        return held
 
 
 def _names(check: Mapping[str, Any]) -> Iterator[str]:
@@ -194,7 +189,6 @@ def _allows_more(check: Mapping[str, Any]) -> bool:
     return any(each is not False for each in further) or not {*CONSTANT}.isdisjoint(check)
 
 
-Carried: TypeAlias = dict[str, Any] | bool
 Note: TypeAlias = tuple[str, Relaxation]  # with the definition it stands in; "": the root
 
 UNSATISFIABLE = "Unsatisfiable schema"
@@ -220,8 +214,7 @@ def written_entry(schema: Carried, name: str, field: str) -> tuple[Entry, tuple[
         start = Values(lark, AnswerJson(lark), SchemaReader(node, exact=True)).of(node)
         (entry,) = runnable(({"name": name, "lark_grammar": lark.written(start)},), field)
     except (GrammarTooLarge, Unwritable, InvalidRequest):
-        roots = (node, *node.get("$defs", {}).values())
-        limited = any(BOUNDS & each.keys() for root in roots for each in every(root))
+        limited = any(BOUNDS & each.keys() for each in everywhere(node))
         return schema_entry(schema, name), (PLAIN,) if limited else ()
     return entry, ()
 
@@ -262,11 +255,8 @@ def _require_writable_names(carried: dict[str, Any], field: str) -> None:
 
     Raises InvalidRequest for a property that could never be written.
     """
-    for root in (carried, *carried.get("$defs", {}).values()):
-        for node in every(root):
-            if any("\x7f" in name for name in node.get("properties", ())):
-                message = "a property whose name holds U+007F can't be written."
-                raise InvalidRequest.at(field, message)
+    if any("\x7f" in name for node in everywhere(carried) for name in node.get("properties", ())):
+        raise InvalidRequest.at(field, "a property whose name holds U+007F can't be written.")
 
 
 class _Search:
@@ -300,16 +290,15 @@ class _Search:
     def _texts(self) -> Iterator[Note]:
         """Regexes first, each alone: together they could take any time."""
         tried: dict[str, None] = {}
-        for root in (self.root, *self.definitions.values()):
-            for node in every(root):
-                if "pattern" in node or "format" in node:
-                    alone = {key: node[key] for key in sorted(TEXT & node.keys())}
-                    alone["type"] = "string"
-                    text = repr(alone)
-                    if text not in tried and not self._at_fault(alone):
-                        tried[text] = None
-                    if text not in tried:
-                        yield from self._relax(node)
+        for node in everywhere(self.root):
+            if "pattern" in node or "format" in node:
+                alone = {key: node[key] for key in sorted(TEXT & node.keys())}
+                alone["type"] = "string"
+                text = repr(alone)
+                if text not in tried and not self._at_fault(alone):
+                    tried[text] = None
+                if text not in tried:
+                    yield from self._relax(node)
 
     def _refusal(self, node: dict[str, Any]) -> str | None:
         """Why llguidance doesn't take `node` alone, with the definitions where it has any use for
@@ -393,40 +382,34 @@ def carried_schema(shape: JsonSchema, allowance: CompileBudget | None = None) ->
     """Raises InvalidRequest, see `compiling.grammar_of`."""
     schema = read(shape.schema, shape.field)
     carried, relaxations = relaxed(schema, shape.field, allowance or CompileBudget())
-    check = Check(schema.check)
-    without_others = _closed(schema, shape.field)
-    if without_others is not None:
-        relaxations = tuple(
-            each
-            for each in relaxations
-            if each.keyword != "unevaluatedProperties" or each.place not in without_others.enforced
-        )
+    made = _closed(schema, shape.field)
+    relaxations = tuple(
+        each
+        for each in relaxations
+        if each.keyword != "unevaluatedProperties" or each.place not in made.enforced
+    )
     if shape.strict:
         _enforced(relaxations, shape.field)
-    if without_others is not None:
-        return CarriedSchema(without_others.schema, relaxations, without_others.notes, check)
-    runnable((schema_entry(carried),), shape.field)
-    return CarriedSchema(carried, relaxations, (), check)
+    if made.schema is carried:
+        runnable((schema_entry(carried),), shape.field)
+    return CarriedSchema(made.schema, relaxations, made.notes, Check(schema.check))
 
 
-def _closed(schema: Schema, field: str) -> ClosedSchema | None:
-    """None where it can't be had closed: then it is left open."""
-    if not isinstance(schema.carried, dict):
-        return None
-    made = closed(schema)
-    try:
-        bounded(made.schema, field)
-        runnable((schema_entry(made.schema),), field)
-    except InvalidRequest:
-        return None
-    return made
+def _closed(schema: Schema, field: str) -> ClosedSchema:
+    """Left open where it can't be had closed."""
+    if isinstance(schema.carried, dict):
+        made = _Closing(schema, schema.carried).closed()
+        with suppress(InvalidRequest):
+            if isinstance(made.schema, dict):
+                bounded(made.schema, field)
+            runnable((schema_entry(made.schema),), field)
+            return made
+    return ClosedSchema(schema.carried)
 
 
-def schema_grammar(
-    shape: JsonSchema, name: str, allowance: CompileBudget | None = None
-) -> ShapeGrammar:
+def schema_grammar(shape: JsonSchema, name: str) -> ShapeGrammar:
     """Raises InvalidRequest, see `compiling.grammar_of`."""
-    carried = carried_schema(shape, allowance)
+    carried = carried_schema(shape)
     entry, lost = written_entry(carried.schema, name, shape.field)
     return ShapeGrammar(
         name=name,

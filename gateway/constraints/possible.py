@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from backends.contract.grammar_limits import ROW_ITEMS
-from gateway.constraints.effort import every, referred
+from gateway.constraints.effort import every, everywhere, referred
 from gateway.constraints.grammars import CompileBudget
 from gateway.constraints.keywords import with_parts
 
@@ -31,9 +31,8 @@ def without_endless(carried: dict[str, Any], budget: CompileBudget, field: str) 
             if name not in ends and _ends(definitions[name], ends):
                 ends.add(name)
     if len(ends) < len(definitions) or not _ends(carried, ends):
-        for root in (carried, *definitions.values()):
-            for node in every(root):
-                _prune(node, ends)
+        for node in everywhere(carried):
+            _prune(node, ends)
         definitions.update(dict.fromkeys(definitions.keys() - ends, False))
     return _ends(carried, ends)
 

@@ -15,6 +15,7 @@ from urllib.parse import unquote, urldefrag, urljoin
 
 import msgspec
 
+from gateway.constraints.effort import values_in
 from gateway.constraints.grammars import (
     SCHEMA_BYTES,
     SCHEMA_DATA,
@@ -247,7 +248,9 @@ class DocumentReader:
             self.wrong(f'{f""""{key}": """ if key else ""}a schema is an object, true or false')
         around, self.node = self.node, node if id(node) in self.references.parts else self.node
         both = Both({}, {})
-        self._origin(both)
+        plain = not self.hidden and not self.owner
+        place = self.references.place(self.node)
+        self.origins[id(both.carried)] = NodeOrigin(place, self.owner, both.check, plain)
         for word, value in modern(self._known(node), self.draft).items():
             if row := KEYWORDS.get(word):
                 self._keyword(word, row, value, both)
@@ -278,7 +281,8 @@ class DocumentReader:
         """Whether the grammar can have `key` with this value at a price."""
         match key:
             case "format":  # one that isn't known is one of texts
-                return value in FORMATS or not _may_be_text(self.node.get("type"))
+                types = self.node.get("type")
+                return value in FORMATS or (_are_types(types) and "string" not in types)
             case "multipleOf":  # takes as many states as its digits say, all of them together
                 self.multiples.add(_significant(value))
                 return math.prod(self.multiples) <= MULTIPLES
@@ -295,11 +299,6 @@ class DocumentReader:
                 return not isinstance(properties, dict) or len(properties) <= COUNTED_PROPERTIES
             case _:
                 return True
-
-    def _origin(self, both: Both) -> None:
-        plain = not self.hidden and not self.owner
-        place = self.references.place(self.node)
-        self.origins[id(both.carried)] = NodeOrigin(place, self.owner, both.check, plain)
 
     def note(self, keyword: str, became: str, *, checked: bool = True) -> None:
         """The grammar doesn't carry `keyword` of the node that is being read."""
@@ -347,10 +346,6 @@ def _with(schema: Any, definitions: dict[str, Any]) -> Any:
 Reader: TypeAlias = Callable[[DocumentReader, str, Any], Both]
 
 
-def _schema(reading: DocumentReader, key: str, value: Any) -> Both:
-    return reading.read(value, key)
-
-
 def _schemas(reading: DocumentReader, key: str, value: Any) -> Both:
     if not isinstance(value, list) or not (value or key == "prefixItems"):
         reading.wrong(f'"{key}" must be a list of schemas')
@@ -393,10 +388,7 @@ def _value(reading: DocumentReader, key: str, value: Any) -> Both:
 
 def _inner(value: Any) -> int:
     """How many values are in a list or an object, all levels counted."""
-    if not isinstance(value, list | dict):
-        return 0
-    inside = value.values() if isinstance(value, dict) else value
-    return sum(1 + _inner(each) for each in inside)
+    return sum(1 + _inner(each) for each in values_in(value))
 
 
 def _plain(expected: str, allowed: Callable[[Any], bool]) -> Reader:
@@ -408,10 +400,6 @@ def _plain(expected: str, allowed: Callable[[Any], bool]) -> Reader:
         return Both(value, value)
 
     return read
-
-
-def _may_be_text(types: Any) -> bool:
-    return not _are_types(types) or types == "string" or "string" in types
 
 
 def _significant(number: float) -> int:
@@ -439,7 +427,7 @@ def _are_names(value: Any) -> bool:
 
 
 READERS: Mapping[Holds, Reader] = {
-    "schema": _schema,
+    "schema": lambda reading, key, value: reading.read(value, key),
     "schemas": _schemas,
     "members": _members,
     "reference": _reference,

@@ -167,16 +167,13 @@ class SchemaReader:
 
     def plain(self, schema: Schema) -> list[Alternative]:
         """What a value may be by one of the `options`."""
-        self._note(schema)
+        self.relaxed += [f'{self._place}: "{key}"' for key in schema if key in LEFT_OUT]
         if not schema.keys().isdisjoint(("enum", "const")):
             values = [schema["const"]] if "const" in schema else schema["enum"]
             listed = (each for each in values if not self._exact or _is_of(each, schema))
             return [EnumValue(tuple(listed))]
         implied = not self._exact or "type" in schema
         return [self._of(kind, schema) for kind in kinds(schema, implied=implied)]
-
-    def _note(self, schema: Schema) -> None:
-        self.relaxed += [f'{self._place}: "{key}"' for key in schema if key in LEFT_OUT]
 
     def _of(self, kind: str, schema: Schema) -> Alternative:
         match kind:

@@ -8,13 +8,12 @@ Free text ends where what follows it begins for the first time, which is a lazy 
 llguidance's Lark. So it can only stand at the end, or before a text that is known.
 """
 
-from collections.abc import Iterable
 from typing import Any, TypeAlias, TypeVar, Union
 
 import msgspec
 
 from backends.contract.conversation import JsonSchema, StructuralTags
-from gateway.constraints.effort import levels_below
+from gateway.constraints.effort import levels_below, values_in
 from gateway.constraints.grammars import (
     REPEATS,
     SCHEMA_BYTES,
@@ -170,7 +169,7 @@ def read_format(shape: StructuralTags) -> Format:
     SCHEMA_BYTES.check(len(shape.request), shape.field)
     try:
         plain: Any = msgspec.json.decode(shape.request)
-        SCHEMA_DEPTH.check(levels_below(plain, _parts), shape.field)
+        SCHEMA_DEPTH.check(levels_below(plain, values_in), shape.field)
         if isinstance(plain, dict) and "structures" in plain:
             older = msgspec.json.decode(shape.request, type=_Older)
             tags = (Tag(each.begin, JsonFormat(each.schema), each.end) for each in older.structures)
@@ -178,13 +177,6 @@ def read_format(shape: StructuralTags) -> Format:
         return msgspec.json.decode(shape.request, type=_Request).format
     except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidRequest.at(shape.field, error) from None
-
-
-def _parts(node: Any) -> Iterable[Any]:
-    """What is in an object or a list."""
-    if isinstance(node, dict):
-        return node.values()
-    return node if isinstance(node, list) else ()
 
 
 T = TypeVar("T")

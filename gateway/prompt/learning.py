@@ -20,7 +20,6 @@ from backends.contract.beginnings import common_length
 from gateway.prompt.analysis import ASK, THOUGHT, Trial, message_of
 from gateway.prompt.conversation import TemplateTraits, ends_open
 from gateway.splitter import Format, Recognised, Splitter, starts_in_reasoning
-from gateway.splitter.grammar import texts_of
 from gateway.splitter.payloads.syntax import (
     BareDictCalls,
     ElementCalls,
@@ -31,6 +30,7 @@ from gateway.splitter.payloads.syntax import (
     ReasoningMarkers,
     Syntax,
     Typing,
+    texts_of,
 )
 from gateway.terms.events import Content, Reasoning, called
 from gateway.terms.request import Message, Tool, ToolCall

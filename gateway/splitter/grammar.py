@@ -6,8 +6,8 @@ The phases are those of `gateway.splitter.splitter`, with each marker and what i
 rules that grow to the right: a rule is a place in the output and matches everything up to there.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -17,7 +17,7 @@ from gateway.constraints.values import Unwritable
 from gateway.splitter import payloads
 from gateway.splitter.payloads import free_text
 from gateway.splitter.payloads.free_text import EndMarkers
-from gateway.splitter.payloads.syntax import Format, Headers, ReasoningMarkers
+from gateway.splitter.payloads.syntax import Format, Headers, ReasoningMarkers, texts_of
 from gateway.splitter.payloads.writing import CallLark, WritableTool
 from gateway.terms.request import NamedTool, Tool, ToolChoice
 
@@ -135,7 +135,9 @@ class Output:
         elif implied and (prompt_tail.endswith(implied) or not prompt_tail):
             self._begin_implied(implied)
         elif self._free and opens:
-            self._begin_free(opens)
+            # The very beginning, where a textual marker may open reasoning.
+            first = self._fresh(_BEGIN, (*self._fresh_markers(), *opens))
+            self._thought.reached(self._white, first.of(opens))
         else:
             self._answer.reached(_BEGIN)
             self._thought.reached(self._gap, self._lark.any_of(opens)) if opens else None
@@ -147,11 +149,6 @@ class Output:
         for opener, place in self._opened.items():
             if opener.startswith(implied):
                 place.reached(self._lark.text(opener.removeprefix(implied)))
-
-    def _begin_free(self, opens: Sequence[str]) -> None:
-        """The very beginning, where a textual marker may open reasoning."""
-        first = self._fresh(_BEGIN, (*self._fresh_markers(), *opens))
-        self._thought.reached(self._white, first.of(opens))
 
     def _think(self) -> str:
         """Reasoning: any text up to what ends it. Gives the name of a rule: up to there."""
@@ -275,7 +272,10 @@ class Output:
         if self._free or self._shape or self._format.syntaxes:
             self._answer.reached(source, lark.any_of(headers.answers))
         if headers.calls and self._lark.tools:
-            heads = {tool: _addressed(lark, headers, tool) for tool in lark.plain_tools}
+            heads = {
+                tool: lark.any_of(head.replace("{name}", tool.name) for head in headers.calls)
+                for tool in lark.plain_tools
+            }
             if self._format.syntaxes:
                 self._answer.reached(source, one_of(heads.values()))
             else:
@@ -283,29 +283,10 @@ class Output:
                 self._called.reached(source, lark.rule(one_of(calls)))
 
 
-def _addressed(lark: Lark, headers: Headers, tool: WritableTool) -> str:
-    """The header of a message to a tool."""
-    return one_of(lark.text(head.replace("{name}", tool.name)) for head in headers.calls)
-
-
 def _others(lark: Lark, format: Format) -> Sequence[int]:
     """The control tokens that are no part of the format."""
     own = {piece for text in texts_of(format) for piece in lark.pieces(text)}
     return [token for token in lark.control.values() if token not in own]
-
-
-def texts_of(value: Any) -> Iterator[str]:
-    """All texts of a format."""
-    match value:
-        case str():
-            yield value
-        case tuple() | frozenset():
-            for inner in value:
-                yield from texts_of(inner)
-        case msgspec.Struct():
-            yield from texts_of(msgspec.structs.astuple(value))
-        case _:
-            pass
 
 
 class OutputGrammar(msgspec.Struct, frozen=True):

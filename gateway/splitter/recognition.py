@@ -6,7 +6,7 @@ parser for what it says.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -22,6 +22,7 @@ from gateway.splitter.payloads.syntax import (
     NamedJsonCalls,
     ReasoningMarkers,
     Syntax,
+    texts_of,
 )
 
 _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
@@ -31,7 +32,7 @@ _PATTERN_SIGNS = re.compile(r"[\\^$*+?{}|()\[\].]")
 
 def declared_texts(response_template: str) -> str:
     """All texts of a response template without regular expressions' escapes; "" if not JSON."""
-    return "\n".join(text.replace("\\", "") for text in _texts(_decoded(response_template)))
+    return "\n".join(text.replace("\\", "") for text in texts_of(_decoded(response_template)))
 
 
 def declared_format(response_template: str) -> Format | None:
@@ -153,20 +154,6 @@ def _decoded(response_template: str) -> Any:
         return loaded(response_template)
     except ValueError:
         return None
-
-
-def _texts(value: Any) -> Iterator[str]:
-    match value:
-        case str():
-            yield value
-        case Mapping():
-            for inner in value.values():
-                yield from _texts(inner)
-        case list():
-            for inner in value:
-                yield from _texts(inner)
-        case _:
-            pass
 
 
 class Recognised(msgspec.Struct, frozen=True):
@@ -305,15 +292,11 @@ def _declared(response_template: str | None) -> Recognised | None:
     """What the tokenizer declares; the table's entry where it has one for these markers."""
     if not response_template:
         return None
-    known = _by_rule(
-        declared_texts(response_template), "the tokenizer's response template declares"
-    )
-    if known is not None:
-        return known
-    declared = declared_format(response_template)
-    if declared is None:
-        return None
-    return Recognised(declared, "the tokenizer's response template declares its markers")
+    where = "the tokenizer's response template declares"
+    known = _by_rule(declared_texts(response_template), where)
+    if known is None and (declared := declared_format(response_template)) is not None:
+        return Recognised(declared, f"{where} its markers")
+    return known
 
 
 def _by_rule(text: str, where: str) -> Recognised | None:

@@ -110,19 +110,6 @@ _BARE = JsonCalls(fences=("```json", "```"), at_start=True)
 _SOON = WORK // 10
 
 
-class Called(msgspec.Struct, frozen=True):
-    """The body is the arguments of this function."""
-
-    name: str
-
-
-class Dropped(msgspec.Struct, frozen=True):
-    """The body is for a builtin tool of the model's maker, which are not available here."""
-
-
-Destination: TypeAlias = Phase | Called | Dropped
-
-
 def read(reader: Reader, headers: Headers, opener: str) -> Parsing[str]:
     """The whole header of a message; "" if output or message ended in it. Raises Malformed if it is
     none.
@@ -145,12 +132,14 @@ def read(reader: Reader, headers: Headers, opener: str) -> Parsing[str]:
     raise reader.fault(f"a header of more than {LONGEST} parts")
 
 
-def destination(headers: Headers, head: str, calls: Calls) -> Destination:
-    """Where the body of a message goes."""
+def destination(headers: Headers, head: str, calls: Calls) -> Phase | str | None:
+    """What the body of a message is: text, or the arguments of a function with this name. None: it
+    is for a builtin tool of the model's maker, which are not available here.
+    """
     if found := re.search(headers.recipient, head):
-        return Called(found[1])
+        return found[1]
     if found := re.search(headers.foreign, head):
-        return Called(found[1]) if calls.knows(found[1]) else Dropped()
+        return found[1] if calls.knows(found[1]) else None
     found = re.search(headers.channel, head)
     reasons = found is not None and found[1] in headers.reasoning
     return Phase.REASONING if reasons else Phase.CONTENT
@@ -166,14 +155,14 @@ def destination(headers: Headers, head: str, calls: Calls) -> Destination:
 class Stretch:
     """The stretch of text being written, and what was written of either kind before."""
 
-    __slots__ = ("_events", "_fresh", "_shell", "_written", "begun", "kind", "margin")
+    __slots__ = ("_events", "_fresh", "_shell", "begun", "kind", "margin", "written")
 
     def __init__(self, events: list[Event], kind: type[Reasoning | Content]) -> None:
         self._events = events
         self.margin: list[str] = []  # white space that waits
         self._fresh = False  # a marker was the last that came
         self._shell = False  # the margin holds a closing shell
-        self._written: set[type[Reasoning | Content]] = set()
+        self.written: set[type[Reasoning | Content]] = set()  # of these text was delivered
         self.kind = kind
         self.begun = False
 
@@ -182,32 +171,24 @@ class Stretch:
         """Bytes of text that wait."""
         return sum(len(text.encode()) for text in self.margin)
 
-    def has_written(self, kind: type[Reasoning | Content]) -> bool:
-        """Text of this kind was delivered."""
-        return kind in self._written
-
     def write(self, text: str) -> None:
         """Delivers text, except white space at its end and after a marker."""
         if self._fresh:
             text = text.lstrip()
             if not text:
                 return
-            self._begin()
+            self._fresh = False
+            if self.kind in self.written:
+                self.margin.append("\n")
         body = text.rstrip()
         if body:
             self._events.append(self.kind("".join((*self.margin, body))))
-            self._written.add(self.kind)
+            self.written.add(self.kind)
             self.margin.clear()
             self._shell = False
             self.begun = True
         if len(body) < len(text):
             self.margin.append(text[len(body) :])
-
-    def _begin(self) -> None:
-        """The first text after a marker."""
-        self._fresh = False
-        if self.kind in self._written:
-            self.margin.append("\n")
 
     def write_shell(self, text: str) -> None:
         """Holds a closing shell: it is one only if no more text follows."""
@@ -384,7 +365,7 @@ class Splitter:
                 assert reasoning is not None
                 if self._phase is Phase.REASONING:
                     return untouched  # the model repeats what the prompt had opened
-                first = untouched and not self._reasoned and not self._stretch.has_written(Content)
+                first = untouched and not self._reasoned and Content not in self._stretch.written
                 return first or reasoning.anywhere
             case PhaseChange.CLOSE_REASONING:
                 return self._phase is Phase.REASONING or untouched  # the model repeats it
@@ -459,12 +440,12 @@ class Splitter:
         match destination(headers, head, self._calls):
             case Phase() as phase:
                 self._turn(phase, head if phase is Phase.REASONING else "")
-            case Called(name) if self._parse_tools:
+            case str(name) if self._parse_tools:
                 self._reader.keep(head)
                 ends = headers.body_ends
                 arguments = named_json.arguments(self._reader, self._calls, name, "", ends)
                 yield from self._calls_of(arguments, opener)
-            case Called():
+            case str():
                 self._turn(Phase.CONTENT)
                 self._stretch.write(head)
             case _:
@@ -487,20 +468,16 @@ class Splitter:
         except Malformed as fault:
             refused = fault
         left = self._reader.kept()
-        if self._calls.is_open and refused is not None:
-            self._break_off(refused)
+        if self._calls.is_open and refused is not None:  # part of a call is delivered
+            self._warning = f"a tool call broke off: {refused}"
+            self.damaged = True
+            self._calls.leave()
             opener = ""
         if self._calls.count > before:
             self._turn(Phase.CONTENT)
         if refused is not None:
             self._give_up(refused, opener, left)
         self._reader.forget()
-
-    def _break_off(self, fault: Malformed) -> None:
-        """Part of a call is delivered."""
-        self._warning = f"a tool call broke off: {fault}"
-        self.damaged = True
-        self._calls.leave()
 
     def _give_up(self, fault: Malformed, opener: str, left: str) -> None:
         """What was read is no call, or `left` of one that broke off: it is text."""

@@ -95,22 +95,13 @@ class Notation(msgspec.Struct, frozen=True):
     leaf: Callable[[Reader, ArgumentsWriter], Parsing[None]]
 
 
-def copy_nested(reader: Reader, writer: ArgumentsWriter, notation: Notation) -> Parsing[None]:
-    """Copies one value. Raises Malformed at what is none, and where it is nested too deep."""
-    return _copy(reader, writer, notation, [])
-
-
-def copy_nested_members(
-    reader: Reader, writer: ArgumentsWriter, notation: Notation
+def copy_nested(
+    reader: Reader, writer: ArgumentsWriter, notation: Notation, *, in_object: bool = False
 ) -> Parsing[None]:
-    """Copies the rest of an object after its "{", which is written."""
-    return _copy(reader, writer, notation, ["}"])
-
-
-def _copy(
-    reader: Reader, writer: ArgumentsWriter, notation: Notation, closers: list[str]
-) -> Parsing[None]:
-    """Copies a value, or what follows in the objects and arrays that are open, to the very end."""
+    """Copies one value; `in_object`: the rest of an object after its "{", which is written. Raises
+    Malformed at what is none, and where it is nested too deep.
+    """
+    closers = ["}"] if in_object else []  # of what is open
     fresh = True  # the innermost has just been opened, or a comma came: a value may follow
     while True:
         if closers and (yield from _ends(reader, closers[-1], fresh=fresh)):

@@ -9,7 +9,7 @@ from gateway.constraints.lark import Lark, literal, one_of, pattern_of
 from gateway.constraints.schemas import StringValue
 from gateway.constraints.values import GrammarNotation, Values
 from gateway.splitter.payloads import json_text, raw
-from gateway.splitter.payloads.arguments import ArgumentsWriter, Notation, copy_nested_members
+from gateway.splitter.payloads.arguments import ArgumentsWriter, Notation, copy_nested
 from gateway.splitter.payloads.calls import Calls
 from gateway.splitter.payloads.elements import copy_text
 from gateway.splitter.payloads.named_json import NAME
@@ -33,7 +33,7 @@ def parse(reader: Reader, calls: Calls, syntax: BareDictCalls) -> Parsing[None]:
     writer.open("{")
     quote = syntax.quote
     notation = Notation(("{", "["), partial(_key, quote=quote), partial(_leaf, quote=quote))
-    yield from copy_nested_members(reader, writer, notation)
+    yield from copy_nested(reader, writer, notation, in_object=True)
     calls.close()
     yield from reader.space()
     yield from reader.accept_close(syntax.closers)

@@ -85,18 +85,18 @@ class Calls:
         self._writer.finish_off()
         if not self._writer.begun:
             self._writer.scalar("{}")
-        self.flush()
-        self._events.append(ToolClosed(self.count))
-        self._writer = None
-        self.count += 1
-        self.settle()
+        self._end(ToolClosed(self.count))
 
     def leave(self) -> None:
         """The open call broke off. It stays open: half of its arguments are no whole ones."""
         assert self._writer is not None
         if not self._writer.begun:
             self._write("{")
+        self._end()
+
+    def _end(self, *events: Event) -> None:
         self.flush()
+        self._events += events
         self._writer = None
         self.count += 1
         self.settle()

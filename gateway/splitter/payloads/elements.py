@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from io import StringIO
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -21,7 +22,6 @@ from gateway.constraints.schemas import (
     EnumValue,
     Field,
     ScalarValue,
-    SchemaReader,
     StringValue,
     json_type,
 )
@@ -256,28 +256,16 @@ def _written_parameter(
     if syntax.typing == "schema":
         value = raw.by_schema(lark, tool.reading, field.schema, types, frame)
         return f"{head} {end} {value}"
-    kinds = (
-        f"{literal(says)} {end} {value}"
-        for says, value in _typed(lark, syntax, tool.reading, field, frame)
-    )
-    return f"{head} {lark.rule(one_of(kinds))}"
-
-
-def _typed(
-    lark: Lark, syntax: ElementCalls, reading: SchemaReader, field: Field, frame: Frame
-) -> list[tuple[str, str]]:
-    """The ways to write a value that says its type itself: the attribute, and the text."""
-    found = []
-    for each in reading.alternatives(field.schema):
-        for kind, schema in _kinds(each):
-            if kind == "string":
-                types = coercion.STRING
-                value = raw.by_schema(lark, reading, schema, types, frame)
-            else:
-                value = raw.json_value(lark, reading, schema, frame)
-            says = kind if syntax.typing == "type" else str(kind == "string").lower()
-            found.append((f' {syntax.typing}="{says}"', value))
-    return found
+    ways = []  # to write a value that says its type itself: the attribute, and the text
+    for kind, schema in chain.from_iterable(map(_kinds, tool.reading.alternatives(field.schema))):
+        if kind == "string":
+            value = raw.by_schema(lark, tool.reading, schema, coercion.STRING, frame)
+        else:
+            value = raw.json_value(lark, tool.reading, schema, frame)
+        says = kind if syntax.typing == "type" else str(kind == "string").lower()
+        attribute = f' {syntax.typing}="{says}"'
+        ways.append(f"{literal(attribute)} {end} {value}")
+    return f"{head} {lark.rule(one_of(ways))}"
 
 
 def _kinds(each: Alternative) -> list[tuple[str, Any]]:

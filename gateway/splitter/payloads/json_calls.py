@@ -114,8 +114,12 @@ class _Call(msgspec.Struct, eq=False):
         elif syntax.at_start and key != "type" and not self._delivered:
             raise self._reader.fault(f"{key[:60]!r} is no key of a call")
         else:
-            yield from json_text.copy_value(self._reader, ArgumentsWriter(_nowhere), lenient=True)
-            self._leave_out(key)
+            nowhere = ArgumentsWriter(lambda _fragment: None)
+            yield from json_text.copy_value(self._reader, nowhere, lenient=True)
+            # Beside arguments such a key is left out; without them there is no call.
+            if key not in _FORMALITIES:
+                self._stranger = key
+                self._calls.remark = f"a tool call had the key {key[:60]!r}, which is left out"
 
     def _named_by(self, key: str) -> Parsing[None]:
         """A call whose name is the key of its arguments; another may follow in the same object."""
@@ -124,12 +128,6 @@ class _Call(msgspec.Struct, eq=False):
         yield from self._arguments()
         if not self._delivered:
             self._deliver_whole()
-
-    def _leave_out(self, key: str) -> None:
-        """Beside arguments a key that means nothing is left out; without them there is no call."""
-        if key not in _FORMALITIES:
-            self._stranger = key
-            self._calls.remark = f"a tool call had the key {key[:60]!r}, which is left out"
 
     def _text(self) -> Parsing[str]:
         """A string value, decoded."""
@@ -190,10 +188,6 @@ class _Call(msgspec.Struct, eq=False):
     def _close(self) -> None:
         self._calls.close()
         self._delivered = True
-
-
-def _nowhere(_fragment: str) -> None:
-    """Drops the values of keys that mean nothing."""
 
 
 # The same as a grammar. What the reader forgives is not written.

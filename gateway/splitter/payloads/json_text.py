@@ -19,7 +19,6 @@ from gateway.splitter.payloads.arguments import (
     ArgumentsWriter,
     Notation,
     copy_nested,
-    copy_nested_members,
 )
 from gateway.splitter.payloads.reading import LONGEST, Parsing, Reader
 
@@ -95,7 +94,7 @@ def copy_value(reader: Reader, writer: ArgumentsWriter, *, lenient: bool = False
 
 def copy_members(reader: Reader, writer: ArgumentsWriter) -> Parsing[None]:
     """Copies the rest of a call's object after its "{", bare words as strings."""
-    return copy_nested_members(reader, writer, _LENIENT)
+    return copy_nested(reader, writer, _LENIENT, in_object=True)
 
 
 def copy_word(reader: Reader, writer: ArgumentsWriter, *, lenient: bool) -> Parsing[None]:

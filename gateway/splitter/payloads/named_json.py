@@ -44,9 +44,8 @@ def _head(reader: Reader, syntax: NamedJsonCalls) -> Parsing[tuple[str, str]]:
         call_id = yield from reader.run(NAME)
         yield from reader.expect(syntax.id_end)
     if not (name := (yield from reader.run(NAME))):
-        raise reader.fault(
-            "no name"
-        )  # at once: openers may be short, and follow each other for ever
+        # At once: openers may be short, and follow each other for ever.
+        raise reader.fault("no name")
     yield from reader.space()
     if syntax.id_opens and (yield from reader.accept(syntax.id_opens)):
         call_id = yield from reader.run(NAME)
@@ -110,15 +109,16 @@ def written(lark: CallLark, syntax: NamedJsonCalls, opener: str) -> CallSection:
 
 def _one(lark: CallLark, syntax: NamedJsonCalls) -> str:
     """The name of a rule: one call of a tool, after what opens it."""
-    each = (_written_call(lark, syntax, tool) for tool in lark.plain_tools)
-    return lark.once(("calls", syntax), lambda: lark.rule(one_of(each)))
+    return lark.rule(one_of(_written_call(lark, syntax, tool) for tool in lark.plain_tools))
 
 
 def _written_call(lark: Lark, syntax: NamedJsonCalls, tool: WritableTool) -> str:
     """One call after what opens it."""
     space, given = lark.gap, tool.json(lark)
     close = lark.then(syntax.call_closes)
-    name = f"{_written_id(lark, syntax)} {literal(tool.name)}"
+    name = literal(tool.name)
+    if syntax.id_end:
+        name = f"{lark.regex(_WRITTEN_ID)} {lark.text(syntax.id_end)} {name}"
     if syntax.numbered:
         name = literal(f"functions.{tool.name}:") + " " + lark.regex("[0-9]{1,6}")
     if syntax.id_opens:
@@ -133,7 +133,3 @@ def _written_call(lark: Lark, syntax: NamedJsonCalls, tool: WritableTool) -> str
     prefix = lark.any_of(syntax.name_prefixes)
     fenced = f'{prefix} {name} {space} {fence} {space} {given} {space} "```"'
     return one_of((plain, f"{fenced} {close}"))
-
-
-def _written_id(lark: Lark, syntax: NamedJsonCalls) -> str:
-    return f"{lark.regex(_WRITTEN_ID)} {lark.text(syntax.id_end)}" if syntax.id_end else ""

@@ -66,9 +66,8 @@ Result = TypeVar("Result")
 Parsing: TypeAlias = Generator[None, None, Result]
 
 SPACE = re.compile(r"\s*+")
-LONGEST = (
-    4096  # characters of a name, a tag, a bare word, a number: what has to be whole to be used
-)
+# Characters of a name, a tag, a bare word, a number: what has to be whole to be used.
+LONGEST = 4096
 
 
 class Malformed(Exception):

@@ -2,7 +2,8 @@
 markers that several formats share. Data only.
 """
 
-from typing import Literal, TypeAlias
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -222,6 +223,20 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     ids: IdStyle = "openai"
     past: PastCalls = PAST_HERMES
     implied_opener: str = ""  # what the prompt ends with and belongs to the output
+
+
+def texts_of(value: Any) -> Iterator[str]:
+    """All texts in a format, or in JSON, keys aside."""
+    match value:
+        case str():
+            yield value
+        case list() | tuple() | frozenset():
+            for inner in value:
+                yield from texts_of(inner)
+        case Mapping():
+            yield from texts_of(list(value.values()))
+        case msgspec.Struct():
+            yield from texts_of(msgspec.structs.astuple(value))
 
 
 THINK = ReasoningMarkers(("<think>",), ("</think>",))

@@ -19,7 +19,7 @@ from gateway.constraints import grammars
 from gateway.constraints.checking import fault_of
 from gateway.constraints.compiling import grammar_of
 from gateway.constraints.grammars import CompileBudget, Limit
-from gateway.constraints.json_schema import schema_grammar
+from gateway.constraints.json_schema import carried_schema
 from gateway.terms.errors import InvalidRequest
 
 TEXT = {"type": "string"}
@@ -229,4 +229,4 @@ def test_regexes_are_compiled_while_the_allowance_lasts() -> None:
     assert isinstance(shape, JsonSchema)
 
     with pytest.raises(InvalidRequest, match=r"^field: takes too long to compile"):
-        schema_grammar(shape, "answer", CompileBudget(0.002))
+        carried_schema(shape, CompileBudget(0.002))

@@ -119,6 +119,7 @@ OPEN: list[tuple[Any, Any]] = [
     ({"anyOf": [CAT, DOG], "unevaluatedProperties": True}, {"kind": "cat", "tail": 1}),
     ({"type": "object", "properties": {"a": TEXT}, "minProperties": 2}, {"a": "x", "b": 1}),
     ({"properties": {"a": TEXT}, "enum": [{"b": 1}]}, {"b": 1}),
+    ({"allOf": [True]}, {"b": 1}),
 ]
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from llguidance import LLMatcher, LLTokenizer
 
-from gateway.splitter.grammar import Thinking, WantedOutput, output_grammar, texts_of
-from gateway.splitter.payloads.syntax import Format
+from gateway.splitter.grammar import Thinking, WantedOutput, output_grammar
+from gateway.splitter.payloads.syntax import Format, texts_of
 
 END = "<|the end|>"
 _TOKEN = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]|\]<\]minimax\[>\[|◁/?think▷|｜DSML｜")
