@@ -257,18 +257,14 @@ def _with_calls(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
         if _comes_out(trial, way, EXCHANGE):
             return replace(
                 way,
-                assistant_opens=way.assistant_opens and _call_may_open(trial, way),
+                # Some show the tools in the first message, as the user's, whatever its role.
+                assistant_opens=way.assistant_opens
+                and EXCHANGE.value in trial.text(calling(EXCHANGE)[1:], way, tools=(TOOL,)),
                 calls_with_text=_comes_out(trial, way, EXCHANGE, beside=SPOKEN),
                 parallel_calls=_comes_out(trial, way, EXCHANGE, EXCHANGE_MORE),
             )
     shown = trial.shows(traits, USER, ASSISTANT, EXCHANGE.answer)
     return replace(traits, calls="described", results="native" if shown else "described")
-
-
-def _call_may_open(trial: Trial, traits: TemplateTraits) -> bool:
-    """Some show the tools in the first message, as the user's, whatever its role."""
-    text = trial.text(calling(EXCHANGE)[1:], traits, tools=(TOOL,))
-    return EXCHANGE.value in text
 
 
 def _ways_to_call(traits: TemplateTraits) -> Iterable[TemplateTraits]:

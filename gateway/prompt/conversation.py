@@ -437,7 +437,8 @@ def _with_systems_placed(
     leading = 0 if lost or traits.system == "none" else _leading_systems(messages)
     head, rest = messages[:leading], messages[leading:]
     merged = (_merged(head),) if head else ()
-    return (*merged, *(_system_as_user(message) for message in rest))
+    as_users = (replace(one, role="user") if one.role == "system" else one for one in rest)
+    return (*merged, *as_users)
 
 
 def _leading_systems(messages: Sequence[Message]) -> int:
@@ -446,10 +447,6 @@ def _leading_systems(messages: Sequence[Message]) -> int:
     if leading == len(roles):
         return max(leading - 1, 0)  # without a user message, the last system message is one
     return leading
-
-
-def _system_as_user(message: Message) -> Message:
-    return replace(message, role="user") if message.role == "system" else message
 
 
 def _with_calls_parted(messages: Sequence[Message], traits: TemplateTraits) -> tuple[Message, ...]:
@@ -520,17 +517,13 @@ def _mergeable(last: Message, message: Message, traits: TemplateTraits) -> bool:
 def _missing(last: Message | None, message: Message, traits: TemplateTraits) -> Role | None:
     """Whose turn must come between `last` and `message`; None if they may stand side by side."""
     if message.role == "user":
-        return "assistant" if _awaits_result(last) else None
+        awaits_result = last is not None and (last.role == "tool" or last.tool_calls)
+        return "assistant" if awaits_result else None
     if message.role != "assistant":
         return None
     if last is None or last.role == "system":
         return None if traits.assistant_opens else "user"
     return "user" if last.role == "assistant" and not last.tool_calls else None
-
-
-def _awaits_result(last: Message | None) -> bool:
-    """Whether a tool's result may follow `last`."""
-    return last is not None and (last.role == "tool" or bool(last.tool_calls))
 
 
 def _silent(role: Role) -> Message:

@@ -102,11 +102,6 @@ def _replace(text: Any, old: Any, new: Any, count: int | None = None) -> str:
     return replaced(_text(text), _text(old), _text(new), -1 if count is None else count)
 
 
-def _trim(text: Any, chars: str | None = None) -> str:
-    made: str = stripped(left=True, right=True)(_text(text), chars)
-    return made
-
-
 @pass_context
 def _sum(context: Context, items: Any, attribute: Any = None, start: Any = 0) -> Any:
     total = start
@@ -134,10 +129,6 @@ def _round(value: Any, precision: Any = 0, method: Any = "common") -> Any:
     return _JINJA["round"](value, int(precision), method)
 
 
-def _center_filter(text: Any, width: Any = 80) -> str:
-    return center(_text(text), width)
-
-
 def _cased(name: str) -> Operation:
     change = TEXT_METHODS[name]
 
@@ -152,7 +143,7 @@ _JINJA: Mapping[str, Operation] = DEFAULT_FILTERS
 _OWN: Mapping[str, Operation] = {
     "string": _text,
     "safe": lambda value: value,  # nothing is escaped here: it is a text like others
-    "trim": _trim,
+    "trim": lambda text, chars=None: stripped(left=True, right=True)(_text(text), chars),
     "replace": _replace,
     "join": _join,
     "indent": _indent,
@@ -162,7 +153,7 @@ _OWN: Mapping[str, Operation] = {
     "batch": _batch,
     "slice": _slice,
     "round": _round,
-    "center": _center_filter,
+    "center": lambda text, width=80: center(_text(text), width),
     "upper": _cased("upper"),
     "lower": _cased("lower"),
     "capitalize": _cased("capitalize"),
@@ -471,7 +462,8 @@ class CompiledTemplate:
         try:
             tree = _ENVIRONMENT.parse(source)
             self.reads = frozenset(meta.find_undeclared_variables(tree))
-            code = _ENVIRONMENT.compile(_metered_tree(tree), filename=_FILENAME)
+            _rewrite_inside(tree)
+            code = _ENVIRONMENT.compile(tree, filename=_FILENAME)
         except TemplateSyntaxError as error:
             raise SyntaxRefused(error.message or "syntax error", error.lineno) from error
         except (TemplateError, RecursionError, SyntaxError, ValueError, MemoryError) as error:
@@ -500,11 +492,6 @@ def _counted(chunks: Iterator[str]) -> Iterator[str]:
     for chunk in chunks:
         meter().grow(8)
         yield chunk
-
-
-def _metered_tree(tree: nodes.Template) -> nodes.Template:
-    _rewrite_inside(tree)
-    return tree
 
 
 def _rewritten(node: nodes.Node) -> nodes.Node:

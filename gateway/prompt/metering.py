@@ -20,7 +20,7 @@ from jinja2.sandbox import SandboxedFormatter
 from markupsafe import Markup
 
 from gateway.prompt import traced as origin
-from gateway.prompt.traced import clients, is_traced, joined, plain
+from gateway.prompt.traced import joined, made_of, plain
 from gateway.terms.tasks import Abandoned
 
 MAX_STEPS = 50_000_000  # nodes of the template gone through in loops, and items read
@@ -51,10 +51,6 @@ AT_ONCE = Allowance(steps=50_000, size=1 << 20, seconds=0.02)
 
 class LimitExceeded(Exception):
     """A rendering took more than its allowance. Not to be tried again in another way."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
 
 
 class _Weight(NamedTuple):
@@ -232,8 +228,7 @@ def shown(value: Any) -> str:
         return plain(value) if isinstance(value, Markup) else value
     size = meter().weight(value)
     meter().grow(2 * size)
-    text = str(value)
-    return clients(text) if is_traced(value) else text
+    return made_of(str(value), value)
 
 
 def _splitting(method: Operation, breaks: str) -> Operation:
@@ -288,15 +283,13 @@ def center(text: str, size: Any = 80, fill: str = " ") -> str:
 
 
 def _zfill(text: str, size: Any) -> str:
-    result = str.zfill(text, bounded(size))
-    return clients(result) if is_traced(text) else result
+    return made_of(str.zfill(text, bounded(size)), text)
 
 
 def _expandtabs(text: str, tabsize: Any = 8) -> str:
     size = max(0, bounded(tabsize))
     meter().grow(str.count(text, "\t") * size)
-    result = str.expandtabs(text, size)
-    return clients(result) if is_traced(text) else result
+    return made_of(str.expandtabs(text, size), text)
 
 
 def _removesuffix(text: str, suffix: str) -> str:
@@ -380,7 +373,7 @@ class _Format(SandboxedFormatter):
         number = 0
         pieces: list[str] = []
         for literal, field, spec, conversion in self.parse(form):
-            pieces.append(clients(literal) if is_traced(form) else literal)
+            pieces.append(made_of(literal, form))
             if field is None:
                 continue
             by_place = field[:1] in ("", ".", "[")
@@ -395,14 +388,12 @@ class _Format(SandboxedFormatter):
         for digits in _DIGITS.findall(spec):
             bounded(digits[:10])
         if conversion is not None:
-            traced_value = is_traced(value)
             meter().grow(4 * meter().weight(value))
-            value = self.convert_field(value, conversion)
-            value = clients(value) if traced_value else value
+            value = made_of(self.convert_field(value, conversion), value)
         if not spec:
             return shown(value)
-        result = format(plain(value) if isinstance(value, str) else value, spec)
-        return clients(result) if is_traced(value) else result
+        bare = plain(value) if isinstance(value, str) else value
+        return made_of(format(bare, spec), value)
 
 
 def formatted(
@@ -459,7 +450,7 @@ def _converted(conversion: re.Match[str], value: Any) -> str:
     places = "" if conversion["places"] is None else f".{conversion['places']}"
     bare = plain(value) if isinstance(value, str) else value
     result = f"%{conversion['flags']}{conversion['width']}{places}{conversion['kind']}" % (bare,)
-    return clients(result) if is_traced(value) else result
+    return made_of(result, value)
 
 
 def concatenated(items: Iterable[Any]) -> str:
@@ -491,4 +482,4 @@ def tojson(
         separators=separators,
         sort_keys=sort_keys,
     )
-    return clients(text) if is_traced(value) else text
+    return made_of(text, value)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from functools import lru_cache
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -245,40 +245,31 @@ def _with_text(text: str, number: int, opener: str, spoken: str) -> str:
     return joined((head[:at], spoken, head[at:], behind))
 
 
+S = TypeVar("S", bound=msgspec.Struct)
+
+
 def from_clients(request: ChatRequest) -> ChatRequest:
     """`request` with its texts marked as the client's. Roles aren't: they are ours to choose."""
     return replace(
         request,
         messages=tuple(map(_message_from_client, request.messages)),
-        tools=tuple(_tool_from_client(tool) for tool in request.tools),
+        tools=tuple(_marked(tool, "name", "description", "parameters") for tool in request.tools),
         template_variables=from_client(request.template_variables),
     )
 
 
 def _message_from_client(message: Message) -> Message:
     return replace(
-        message,
+        _marked(message, "reasoning", "tool_call_id", "name"),
         parts=tuple(
-            TextPart(from_client(part.text)) if isinstance(part, TextPart) else part
-            for part in message.parts
+            _marked(part, "text") if isinstance(part, TextPart) else part for part in message.parts
         ),
-        reasoning=from_client(message.reasoning),
-        tool_calls=tuple(
-            ToolCall(*map(from_client, (call.id, call.name, call.arguments)))
-            for call in message.tool_calls
-        ),
-        tool_call_id=from_client(message.tool_call_id),
-        name=from_client(message.name),
+        tool_calls=tuple(_marked(call, "id", "name", "arguments") for call in message.tool_calls),
     )
 
 
-def _tool_from_client(tool: Tool) -> Tool:
-    return replace(
-        tool,
-        name=from_client(tool.name),
-        description=from_client(tool.description),
-        parameters=from_client(tool.parameters),
-    )
+def _marked(value: S, *fields: str) -> S:
+    return replace(value, **{name: from_client(getattr(value, name)) for name in fields})
 
 
 def shown_tools(request: ChatRequest) -> tuple[Tool, ...]:
@@ -372,7 +363,7 @@ def _proven(
     try:
         return proven(Trial(template, dict(tokens), Meter(ANALYSIS)), traits, guess)
     except LimitExceeded as exceeded:
-        return Recognised(guess.format, f"{guess.why}; not tried: {exceeded.reason}")
+        return Recognised(guess.format, f"{guess.why}; not tried: {exceeded}")
 
 
 class ChatTemplate:
@@ -392,7 +383,7 @@ class ChatTemplate:
         try:
             self._template, self.traits = _analysed(source, *self._tokens.items())
         except LimitExceeded as exceeded:
-            raise InvalidTemplate(f"{self._whose} was stopped: {exceeded.reason}.") from exceeded
+            raise InvalidTemplate(f"{self._whose} was stopped: {exceeded}.") from exceeded
         except TemplateRefused as refused:
             at = f" at line {refused.line}" if refused.line else ""
             raise InvalidTemplate(f"{self._whose} fails{at}: {refused.reason}") from refused
@@ -433,7 +424,7 @@ class ChatTemplate:
             if allowance is not FULL:
                 raise
             raise InvalidRequest(
-                f"{self._whose} was stopped at this conversation: {exceeded.reason}.",
+                f"{self._whose} was stopped at this conversation: {exceeded}.",
                 param="messages",
             ) from exceeded
         except TemplateRefused as refused:

@@ -71,6 +71,11 @@ def clients(text: str) -> str:
     return traced(text, ((0, len(text)),) if text else ())
 
 
+def made_of(result: str, source: Any) -> str:
+    """`result`, made of `source` by what loses the places: all of it the client's if any is."""
+    return clients(result) if is_traced(source) else result
+
+
 def framed(text: str) -> str:
     """`text` with the client's characters masked, in place: what the template wrote."""
     return masked(plain(text), spans_of(text))
@@ -168,8 +173,7 @@ def rpartition(text: str, separator: str) -> tuple[str, str, str]:
 def replaced(text: str, old: str, new: str, count: int = -1) -> str:
     """As `str.replace`."""
     if not old:
-        result = str.replace(text, old, new, count)
-        return clients(result) if is_traced((text, new)) else result
+        return made_of(str.replace(text, old, new, count), (text, new))
     return joined(split(text, old, count), new)
 
 
