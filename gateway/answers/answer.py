@@ -28,12 +28,12 @@ from backends.contract.protocol import (
 from backends.contract.samplers import Sampling
 from config.product import VERSION
 from config.values import alike
-from gateway.answers.constraints import Checked, ContentCheck
+from gateway.answers.constraints import ContentCheck
 from gateway.answers.recording import RecordedChoice, RecordedPrompt, Recording, Split, Terms
 from gateway.answers.stopping import Splitting
 from gateway.answers.turns import TalkTurn
 from gateway.registry import Lease
-from gateway.terms.errors import GatewayError, InvalidRequest, translated
+from gateway.terms.errors import GatewayError, translated
 from gateway.terms.events import (
     ChoiceReport,
     Content,
@@ -88,11 +88,14 @@ class Choice(msgspec.Struct):
                 self.ended = output
                 yield self._behind(self._last(output))
                 return
-            if isinstance(output, Scored | PromptProgress):
-                if isinstance(output, PromptProgress) and self.on_read is not None:
+            if isinstance(output, Scored):
+                yield Delta(self.index, (), prompt_logprobs=output.logprobs)
+                continue
+            if isinstance(output, PromptProgress):
+                if self.on_read is not None:
                     self.on_read(output)
-                if isinstance(output, Scored) or self.job.reports_progress:
-                    yield self._of_prompt(output)
+                if self.job.reports_progress:
+                    yield Delta(self.index, (), progress=output)
                 continue
             delta = self._take(output.parts or (output,))
             if delta.events and type(delta.events[-1]) is Finished:
@@ -102,11 +105,6 @@ class Choice(msgspec.Struct):
                 return
             if delta.events:
                 yield self._behind(delta)
-
-    def _of_prompt(self, output: Scored | PromptProgress) -> Delta:
-        if isinstance(output, Scored):
-            return Delta(self.index, (), prompt_logprobs=output.logprobs)
-        return Delta(self.index, (), progress=output)
 
     def _behind(self, delta: Delta) -> Delta:
         """With the tokens since the last one, where they are returned."""
@@ -254,7 +252,7 @@ class Answer:
         self._choices = choices
         self._source = source
         self._check: ContentCheck | None = None
-        self._checked: dict[int, Checked] = {}  # by choice
+        self._contents: dict[int, list[str]] = {}  # by choice, where they are checked
 
     @property
     def sampling(self) -> Sampling | None:
@@ -262,7 +260,9 @@ class Answer:
         return self._choices[0].job.sampling if self._choices else None
 
     def check_with(self, check: ContentCheck) -> None:
-        """Each choice's content is checked, see `Checked`. To be said before the first delta."""
+        """Each choice's whole content is checked, unless it was cut or calls tools; its `Finished`
+        says how it misses what was asked for. To be said before the first delta.
+        """
         self._check = check
 
     async def batches(self) -> AsyncIterator[Sequence[Delta]]:
@@ -277,7 +277,13 @@ class Answer:
     async def _judged(self, delta: Delta) -> Delta:
         if self._check is None:
             return delta
-        return await self._checked.setdefault(delta.choice, Checked(self._check)).of(delta)
+        content = self._contents.setdefault(delta.choice, [])
+        content += [event.text for event in delta.events if isinstance(event, Content)]
+        match delta.events:
+            case (*before, Finished(reason="stop") as finished):
+                fault = await self._check("".join(content)) or finished.fault
+                return replace(delta, events=(*before, replace(finished, fault=fault)))
+        return delta
 
     def tell_reading(self, tell: Callable[[PromptProgress], None]) -> None:
         """`tell` how far its first prompt is, while that takes long."""
@@ -378,63 +384,6 @@ def fingerprint(lease: Lease) -> str:
     loaded = (files.format, files.size_bytes, entry.created, entry.options)
     facts = (VERSION, info.backend, info.context_length, lease.name, *loaded)
     return f"fp_{sha256(msgspec.json.encode(facts)).hexdigest()[:12]}"
-
-
-class Whose(msgspec.Struct, frozen=True):
-    """Who a request is for, and what that client calls the conversation it belongs to: see
-    `Generation`.
-    """
-
-    owner: str
-    cached_for: str = ""
-    conversation: str = ""
-
-
-def jobs_of(
-    prompts: Sequence[tuple[int, ...]],
-    params: GenerationParams,
-    lease: Lease,
-    request: int,
-    whose: Whose,
-) -> list[Generation]:
-    """One for each choice. The nearer to the request wins, lowest first: engine, model, preset,
-    request.
-
-    `request`: its number, by which its jobs take turns in line, as by their owner. Raises
-    InvalidRequest.
-    """
-    info = lease.local.info
-    if params.after_samplers and not info.reports_after_samplers:
-        text = f"{info.backend} returns the model's own probabilities alone."
-        raise InvalidRequest.at("post_sampling_probs", text)
-    sampling = params.sampling.over(lease.entry.usual_sampling)
-    if params.sampling.text_biases:
-        sampling = _biased(sampling, params.sampling.text_biases, lease)
-    adapters = lease.entry.adapters if params.adapters is None else params.adapters
-    return [
-        alike(Generation, params)(
-            prompt=prompt,
-            sampling=varied(sampling, variant),
-            request=request,
-            owner=whose.owner,
-            cached_for=whose.cached_for,
-            slot=params.slot if info.keeps_slots else None,
-            adapters=adapters if info.chooses_adapters else None,
-            reports_progress=params.reports_progress and info.reports_progress,
-            conversation=whose.conversation,
-        )
-        for prompt in prompts
-        for variant in range(params.n)
-    ]
-
-
-def _biased(sampling: Sampling, texts: Sequence[tuple[str, float]], lease: Lease) -> Sampling:
-    """With the biases of texts as those of all their tokens."""
-    container = lease.local
-    added = tuple(
-        (token, bias) for text, bias in texts for token in container.tokenize(text, special=False)
-    )
-    return msgspec.structs.replace(sampling, logit_bias=sampling.logit_bias + added)
 
 
 def varied(sampling: Sampling, variant: int) -> Sampling:

@@ -6,10 +6,9 @@ tools with every message.
 
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from functools import partial
-from typing import Generic, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
-from msgspec.structs import replace
 
 from backends.contract.conversation import Shape
 from backends.contract.grammar_limits import control_tokens
@@ -18,36 +17,15 @@ from backends.contract.protocol import Constraint, ModelContainer
 from gateway.answers.interpreter import Interpreter, is_held
 from gateway.constraints.checking import fault_of
 from gateway.constraints.compiling import fault_unconstrained, grammar_of
-from gateway.constraints.grammars import Check, ShapeGrammar
+from gateway.constraints.grammars import ShapeGrammar
 from gateway.constraints.values import Unwritable
 from gateway.splitter.grammar import OutputGrammar, WantedOutput, output_grammar
 from gateway.terms.errors import InvalidRequest
-from gateway.terms.events import Content, Delta, Finished
 from gateway.terms.request import ChatRequest, GenerationParams, Unapplied
 from gateway.terms.tasks import Wanted, WorkerThreads
 
-ContentCheck: TypeAlias = Callable[
-    [str], Awaitable[str | None]
-]  # a content -> what is wrong with it
-
-
-class Checked:
-    """Deltas of one choice; the last one has the result of `check` on the whole content, unless it
-    was cut or calls tools.
-    """
-
-    def __init__(self, check: ContentCheck) -> None:
-        self._check = check
-        self._content: list[str] = []
-
-    async def of(self, delta: Delta) -> Delta:
-        """`delta`, whose `Finished` says how the whole content misses what was asked for."""
-        self._content += [event.text for event in delta.events if isinstance(event, Content)]
-        match delta.events:
-            case (*before, Finished(reason="stop") as finished):
-                fault = await self._check("".join(self._content)) or finished.fault
-                return replace(delta, events=(*before, replace(finished, fault=fault)))
-        return delta
+# What is wrong with a content.
+ContentCheck: TypeAlias = Callable[[str], Awaitable[str | None]]
 
 
 T = TypeVar("T")
@@ -80,9 +58,9 @@ class Constraints:
 
     def __init__(self, threads: WorkerThreads) -> None:
         self._threads = threads
-        self._shapes: Kept[ShapeGrammar] = Kept()
-        self._outputs: Kept[OutputGrammar | None] = Kept()
-        self._control: Kept[Mapping[str, int]] = Kept()  # of a vocabulary, text to id
+        self._shapes = Latest[Hashable, ShapeGrammar](KEPT)
+        self._outputs = Latest[Hashable, OutputGrammar | None](KEPT)
+        self._control = Latest[Hashable, Mapping[str, int]](KEPT)  # of a vocabulary, text to id
 
     async def text(
         self, answering: GenerationParams, container: ModelContainer
@@ -110,7 +88,9 @@ class Constraints:
         if demanded or shape is not None:
             field = shape.field if shape is not None else "tool_choice"
             _require(container, field)
-            _refuse_begun(request, field)
+            if request.continue_final:
+                text = "Not together with an answer that was begun by the client."
+                raise InvalidRequest.at(field, text)
         elif not is_held(request, container.info) or not request.callable_tools:
             return (
                 WITHOUT_STRICT if request.tool_choice == "auto" and _any_strict(request) else FREE
@@ -132,16 +112,22 @@ class Constraints:
         """The check of another server's answer, since it is unknown here whether that server
         enforces a shape; None where there is none.
         """
-        return None if shape is None else partial(self._fault_unconstrained, shape)
+        return None if shape is None else self._beside(partial(fault_unconstrained, shape))
 
-    async def _fault_unconstrained(self, shape: Shape, content: str) -> str | None:
-        """A shape that can't be read here is for the other server to refuse."""
-        return await self._threads.run(lambda _wanted: fault_unconstrained(shape, content))
+    def _beside(self, fault: Callable[[str], str | None]) -> ContentCheck:
+        """The check beside the event loop."""
+        return lambda content: self._threads.run(lambda _wanted: fault(content))
+
+    async def _kept(
+        self, known: Latest[Hashable, T], key: Hashable, make: Callable[[Wanted], T]
+    ) -> T:
+        """The value of `key`, made in a thread if it isn't known. What `make` raises isn't kept."""
+        value = known.pop(key) if key in known else await self._threads.run(make)
+        known[key] = value
+        return value
 
     async def _shape(self, shape: Shape) -> ShapeGrammar:
-        return await self._shapes.of(
-            shape, lambda: self._threads.run(lambda _wanted: grammar_of(shape))
-        )
+        return await self._kept(self._shapes, shape, lambda _wanted: grammar_of(shape))
 
     async def _output(
         self,
@@ -153,8 +139,8 @@ class Constraints:
     ) -> OutputGrammar | None:
         """The grammar of reasoning, text, calls and shape; None: the output may be anything."""
         special, output_format = container.info.special, interpreter.format
-        control = await self._control.of(
-            special, lambda: self._threads.run(lambda _wanted: control_tokens(container))
+        control = await self._kept(
+            self._control, special, lambda _wanted: control_tokens(container)
         )
         thinking, tail = interpreter.thinking(request, framed), interpreter.ending(framed)
         wanted = WantedOutput(
@@ -179,7 +165,7 @@ class Constraints:
             special,
             request.answering.shape,
         )
-        return await self._outputs.of(key, lambda: self._threads.run(work))
+        return await self._kept(self._outputs, key, work)
 
     def _bound(
         self, output: OutputGrammar, shape: ShapeGrammar | None, answering: GenerationParams
@@ -191,12 +177,8 @@ class Constraints:
         return AnswerConstraint(
             Constraint(grammar=output.text, fast_forward=answering.logprobs is None),
             tuple(Unapplied(name, UNCARRIED, partly=True) for name in names),
-            None if check is None else partial(self._fault, check),
+            None if check is None else self._beside(partial(fault_of, check)),
         )
-
-    async def _fault(self, check: Check, content: str) -> str | None:
-        """How the finished content misses what the grammar couldn't carry."""
-        return await self._threads.run(lambda _wanted: fault_of(check, content))
 
 
 def _require(container: ModelContainer, field: str) -> None:
@@ -212,21 +194,3 @@ def _any_strict(request: ChatRequest) -> bool:
         tool.strict or (tool.input is not None and tool.input.shape is not None)
         for tool in request.callable_tools
     )
-
-
-def _refuse_begun(request: ChatRequest, field: str) -> None:
-    if request.continue_final:
-        raise InvalidRequest.at(field, "Not together with an answer that was begun by the client.")
-
-
-class Kept(Generic[T]):
-    """The values last used, at most `KEPT` of them."""
-
-    def __init__(self) -> None:
-        self._known = Latest[Hashable, T](KEPT)
-
-    async def of(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
-        """The value of `key`, made if it isn't known. What `make` raises is not kept."""
-        value = self._known.pop(key) if key in self._known else await make()
-        self._known[key] = value
-        return value

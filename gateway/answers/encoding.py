@@ -99,14 +99,16 @@ class Encoders(msgspec.Struct, frozen=True):
             info = lease.encoder.info
             assert info.vectors is not None, "its task is to embed"
             prompt, unapplied = _prompt(request, info.vectors)
-            _check_dimensions(request, info.vectors)
+            if request.dimensions is not None and request.dimensions > info.vectors.width:
+                text = f"This model's vectors have {info.vectors.width} values."
+                raise InvalidRequest.at("dimensions", text)
 
             def read(container: EncoderContainer, most: int | None) -> Iterator[EncoderInput]:
                 for one in request.inputs:
                     if isinstance(one, str):
                         yield container.read(prompt + one, most)
-                    else:
-                        yield _given(one, most)
+                    else:  # token ids as they are
+                        yield EncoderInput(one[:most], cut=len(one) - len(one[:most]))
 
             encoded = await self._encoded(lease, request, read, _size(request.inputs))
             vectors = await self._shortened(encoded.vectors, request, info.vectors)
@@ -121,13 +123,8 @@ class Encoders(msgspec.Struct, frozen=True):
             if isinstance(lease.container, UpstreamModel):
                 asked = rerank_parameters(request, call.caller)
                 return await _encoded_remotely(lease, request, lease.container.rerank(asked))
-
-            def read(container: EncoderContainer, most: int | None) -> Iterator[EncoderInput]:
-                for document in request.documents:
-                    yield container.read_pair(request.query, document, most)
-
-            size = _size(request.documents) + len(request.query) * len(request.documents)
-            return await self._encoded(lease, request, read, size)
+            pairs = [(request.query, document) for document in request.documents]
+            return await self._ranked(lease, request, pairs)
 
     async def score(self, call: Call[ScoreRequest]) -> Encoded:
         """The score of each pair: by a model that ranks, else the cosine of a model that embeds.
@@ -141,14 +138,18 @@ class Encoders(msgspec.Struct, frozen=True):
             return await self._compared(call, model)
         _check_texts([*{query for query, _ in request.pairs}], request.field)
         _check_texts([document for _, document in request.pairs], request.field)
-
-        def read(container: EncoderContainer, most: int | None) -> Iterator[EncoderInput]:
-            for query, document in request.pairs:
-                yield container.read_pair(query, document, most)
-
         named = replace(request, model=model.name)
         async with await self._leased(call.of(named), "rank") as lease:
-            return await self._encoded(lease, named, read, sum(map(_size, request.pairs)))
+            return await self._ranked(lease, named, request.pairs)
+
+    async def _ranked(
+        self, lease: Lease, request: EncodingParams, pairs: Sequence[tuple[str, str]]
+    ) -> Encoded:
+        def read(container: EncoderContainer, most: int | None) -> Iterator[EncoderInput]:
+            for query, document in pairs:
+                yield container.read_pair(query, document, most)
+
+        return await self._encoded(lease, request, read, sum(map(_size, pairs)))
 
     async def _scorer(self, request: ScoreRequest, access: Access) -> ModelEntry:
         if name := self.registry.named(request.model, access):
@@ -285,11 +286,6 @@ def _check_texts(texts: Sequence[str], field: str) -> None:
         raise InvalidRequest.at(field, fault)
 
 
-def _check_dimensions(request: EmbeddingRequest, info: Vectors) -> None:
-    if request.dimensions is not None and request.dimensions > info.width:
-        raise InvalidRequest.at("dimensions", f"This model's vectors have {info.width} values.")
-
-
 def _prompt(request: EmbeddingRequest, info: Vectors) -> tuple[str, tuple[Unapplied, ...]]:
     """The prompt in front of every text, and which of the request's fields are not used."""
     if request.prompt is not None:
@@ -304,12 +300,6 @@ def _prompt(request: EmbeddingRequest, info: Vectors) -> tuple[str, tuple[Unappl
         reason = "the model has no prompt for this purpose"
         return info.prompt, (Unapplied("input_type", reason),)
     return info.prompts[name], ()
-
-
-def _given(tokens: tuple[int, ...], most: int | None) -> EncoderInput:
-    """Token ids as they are."""
-    kept = tokens[:most]
-    return EncoderInput(kept, cut=len(tokens) - len(kept))
 
 
 def _size(texts: Sequence[Text]) -> int:

@@ -5,7 +5,7 @@ Reading a template takes some ten milliseconds, because the analysis renders it 
 is read once, in a worker thread.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -102,7 +102,12 @@ class OverridePreset(msgspec.Struct, frozen=True, kw_only=True):
 
 def preset(given: Mapping[str, Any], name: str | None = None) -> OverridePreset:
     """The overrides in `given`. Raises InvalidRequest, naming the parameter at fault."""
-    overrides = {key: _override(key, value) for key, value in given.items()}
+    overrides: dict[str, Override] = {}
+    for key, value in given.items():
+        try:
+            overrides[key] = msgspec.convert(value, Override)
+        except msgspec.ValidationError as error:
+            raise InvalidRequest.at(key, error) from None
     kinds = {
         "forced": {key: one for key, one in overrides.items() if one.force},
         "added": {key: one for key, one in overrides.items() if one.additive and not one.force},
@@ -118,7 +123,9 @@ def preset(given: Mapping[str, Any], name: str | None = None) -> OverridePreset:
 
 
 class SamplingOverrides:
-    """The overrides in force, and the YAML files to choose others from."""
+    """The overrides in force (`current`, from the next request on), and the YAML files to choose
+    others from.
+    """
 
     def __init__(self, folder: Path | None, name: str | None = None) -> None:
         """Raises ConfigError where the preset `name` can't be used."""
@@ -153,21 +160,6 @@ class SamplingOverrides:
         if not isinstance(given, dict):
             raise InvalidRequest(f"{name} contains no named parameters", param="preset")
         return preset(given, name)
-
-    def switch(self, chosen: OverridePreset) -> None:
-        """From the next request on."""
-        self.current = chosen
-
-    def unload(self) -> None:
-        """Requests get their own parameters again."""
-        self.current = OverridePreset()
-
-
-def _override(name: str, given: Any) -> Override:
-    try:
-        return msgspec.convert(given, Override)
-    except msgspec.ValidationError as error:
-        raise InvalidRequest.at(name, error) from None
 
 
 def _answering(overrides: Mapping[str, Override]) -> GenerationParams:
@@ -375,11 +367,6 @@ MOST_INTERPRETERS = 64  # interpreters; templates can be switched without end
 TAIL = 512  # characters of the prompt that may say how an answer begins
 
 
-TemplateKey: TypeAlias = tuple[
-    str, str | None, SpecialTokens, str | None, str, *tuple[str | None, ...], Literal["auto"] | bool
-]
-
-
 SWITCH = "enable_thinking"  # the variable of most templates, and what clients set
 
 
@@ -407,7 +394,7 @@ class Interpreters:
 
     def __init__(self, templates: Templates) -> None:
         self._templates = templates
-        self._known = Latest[TemplateKey, Interpreter](MOST_INTERPRETERS)
+        self._known = Latest[Hashable, Interpreter](MOST_INTERPRETERS)
 
     async def of(
         self, container: Container, entry: ModelEntry, request: ChatRequest
@@ -440,7 +427,8 @@ def interpret(
         recognised = recognised_format(entry, info, source, template)
     log.info("format of answers", model=entry.name, id=recognised.format.id, why=recognised.why)
     template = template.speaking(recognised.format)
-    spellings = Spellings(info.special, _markers(source, recognised.format))
+    # With all markers that frame a model's turns, reasoning and calls.
+    spellings = Spellings(info.special, "\n".join((source, *_reasoning(recognised.format))))
     stops: tuple[str, ...] = ()
     if recognised.why == UNTAUGHT:
         log.warning(UNTAUGHT, model=entry.name)
@@ -452,11 +440,6 @@ def interpret(
         marker in known for marker in _reasoning(recognised.format)
     )
     return Interpreter(template, recognised, spellings, entry.keep_reasoning, stops, marks)
-
-
-def _markers(source: str, form: Format) -> str:
-    """A text in which all markers stand that frame a model's turns, reasoning and calls."""
-    return "\n".join((source, *_reasoning(form)))
 
 
 def _reasoning(form: Format) -> Sequence[str]:

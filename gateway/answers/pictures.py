@@ -307,7 +307,9 @@ class Fetching(msgspec.Struct):
         """The answer to one GET, its body still to be read."""
         addresses = await self._addresses(url)
         patience = httpx.Timeout(None, connect=self.limits.timeout / len(addresses))
-        transport = httpx.AsyncHTTPTransport(verify=await self._trust(), trust_env=False)
+        if self.tls is None:  # once, beside the event loop: there are many certificates
+            self.tls = await to_thread.run_sync(httpx.create_ssl_context)
+        transport = httpx.AsyncHTTPTransport(verify=self.tls, trust_env=False)
         async with (
             httpx.AsyncClient(
                 transport=transport, trust_env=False, timeout=patience, headers=HEADERS
@@ -318,12 +320,6 @@ class Fetching(msgspec.Struct):
                 yield response
             except httpx.HTTPError as error:
                 raise ImageRefused("broke off while it was fetched") from error
-
-    async def _trust(self) -> ssl.SSLContext:
-        """Read once, beside the event loop: there are many certificates."""
-        if self.tls is None:
-            self.tls = await to_thread.run_sync(httpx.create_ssl_context)
-        return self.tls
 
     async def _addresses(self, url: httpx.URL) -> Sequence[Address]:
         """Where the host of `url` is. One address that is refused refuses them all: a legitimate

@@ -23,11 +23,13 @@ from anyio.lowlevel import cancel_shielded_checkpoint
 
 from backends.contract.bounds import bounded
 from backends.contract.errors import InvalidJob
-from backends.contract.protocol import ModelContainer, Outputs, SpecialTokens
+from backends.contract.protocol import Generation, ModelContainer, Outputs, SpecialTokens
+from backends.contract.samplers import Sampling
 from backends.places.upstream.replicas import beginning, first_part, stable_hash
 from backends.places.upstream.upstream import UpstreamModel
 from config.settings import Config
-from gateway.answers.answer import Answer, Choice, Whose, jobs_of, merged
+from config.values import alike
+from gateway.answers.answer import Answer, Choice, merged, varied
 from gateway.answers.call import Call
 from gateway.answers.constraints import FREE, WITHOUT_TOOLS, AnswerConstraint, Constraints
 from gateway.answers.interpreter import SamplingOverrides, as_configured
@@ -38,7 +40,7 @@ from gateway.answers.parameters import (
     unapplied_here,
 )
 from gateway.answers.pictures import Album, ImageLoader, images_in, with_data
-from gateway.answers.remote import LeasedRemote, RemotePipeline, reporting_wait
+from gateway.answers.remote import LeasedRemote, RemotePipeline
 from gateway.answers.stopping import Unsplit, stopping
 from gateway.answers.tokens import Tokens
 from gateway.answers.turns import Turns
@@ -70,11 +72,6 @@ async def text_prompts(
     return [known[prompt] for prompt in request.prompts]
 
 
-def echoes(request: TextRequest, container: ModelContainer) -> tuple[str, ...]:
-    """The texts of the prompts, as their client wrote them."""
-    return tuple(_text(prompt, container) for prompt in request.prompts)
-
-
 async def _prompt(
     tokens: Tokens, request: TextRequest, container: ModelContainer, prompt: Prompt
 ) -> tuple[int, ...]:
@@ -102,8 +99,8 @@ def _text(prompt: Prompt, container: ModelContainer) -> str:
     if isinstance(prompt, str):
         return prompt
     texts: list[str] = []
-    for _, alike in groupby(prompt, lambda part: isinstance(part, str)):
-        parts = tuple(alike)
+    for _, neighbours in groupby(prompt, lambda part: isinstance(part, str)):
+        parts = tuple(neighbours)
         tokens = tuple(part for part in parts if isinstance(part, int))
         texts += [container.detokenize(tokens)] if tokens else map(str, parts)
     return "".join(texts)
@@ -254,9 +251,8 @@ class Pipeline(msgspec.Struct, kw_only=True):
             if album is not None:
                 messages = with_data(request.messages, await album.as_data())
                 request = msgspec.structs.replace(request, messages=messages)
-            with reporting_wait(call.on_wait, lease.name):
-                target = LeasedRemote(held, lease, lease.container, call.caller)
-                return await self.remote.chat(target, request, params)
+            target = LeasedRemote(held, lease, lease.container, call)
+            return await self.remote.answer(target, request, params)
         owner = call.access.owner
         request, outline = self.turns.in_order(request, owner, lease.name)
         prompt = await self.tokens.chat(request, lease)
@@ -288,9 +284,7 @@ class Pipeline(msgspec.Struct, kw_only=True):
                 unread=interpreter.recognised.unread,
                 params=params,
             )
-            for index, job in enumerate(
-                jobs_of([prompt.tokens], params, lease, next(self._numbers), self._whose(call))
-            )
+            for index, job in enumerate(self._jobs([prompt.tokens], params, lease, call))
         ]
         answer = await self._answer(held, lease, choices, request.answering, params, bound)
         answer.rendered, answer.split = prompt.rendered.text, interpreter.split
@@ -298,9 +292,39 @@ class Pipeline(msgspec.Struct, kw_only=True):
         answer.turn = self.turns.begin(request, outline, prompt.tokens, whose)
         return answer
 
-    def _whose(self, call: Call[ChatRequest] | Call[TextRequest]) -> Whose:
-        owner = call.access.owner
-        return Whose(owner, "" if self.config.kept.share else owner, call.conversation)
+    def _jobs(
+        self,
+        prompts: Sequence[tuple[int, ...]],
+        params: GenerationParams,
+        lease: Lease,
+        call: Call[ChatRequest] | Call[TextRequest],
+    ) -> list[Generation]:
+        """One for each choice. The nearer to the request wins, lowest first: engine, model, preset,
+        request. Raises InvalidRequest.
+        """
+        info, owner, number = lease.local.info, call.access.owner, next(self._numbers)
+        if params.after_samplers and not info.reports_after_samplers:
+            text = f"{info.backend} returns the model's own probabilities alone."
+            raise InvalidRequest.at("post_sampling_probs", text)
+        sampling = params.sampling.over(lease.entry.usual_sampling)
+        if params.sampling.text_biases:
+            sampling = _biased(sampling, params.sampling.text_biases, lease)
+        adapters = lease.entry.adapters if params.adapters is None else params.adapters
+        return [
+            alike(Generation, params)(
+                prompt=prompt,
+                sampling=varied(sampling, variant),
+                request=number,
+                owner=owner,
+                cached_for="" if self.config.kept.share else owner,
+                slot=params.slot if info.keeps_slots else None,
+                adapters=adapters if info.chooses_adapters else None,
+                reports_progress=params.reports_progress and info.reports_progress,
+                conversation=call.conversation,
+            )
+            for prompt in prompts
+            for variant in range(params.n)
+        ]
 
     def _asked(self, answering: GenerationParams) -> GenerationParams:
         """With the presets, and as strict as the server is."""
@@ -318,18 +342,16 @@ class Pipeline(msgspec.Struct, kw_only=True):
         lease = await self._lease(held, entry, call, lambda: (first_part(request.prompts[0]),))
         params = self._asked(request.answering)
         if isinstance(lease.container, UpstreamModel):
-            with reporting_wait(call.on_wait, lease.name):
-                target = LeasedRemote(held, lease, lease.container, call.caller)
-                return await self.remote.text(target, request, params)
+            target = LeasedRemote(held, lease, lease.container, call)
+            return await self.remote.answer(target, request, params)
         bound = await self.constraints.text(request.answering, lease.local)
         prompts = await text_prompts(self.tokens, request, lease.local)
-        jobs = jobs_of(prompts, params, lease, next(self._numbers), self._whose(call))
+        jobs = self._jobs(prompts, params, lease, call)
         if request.echo:  # with log probabilities where they are asked for at all
             jobs = [msgspec.structs.replace(job, prompt_logprobs=job.logprobs) for job in jobs]
         n, constraint = request.answering.n, bound.constraint
-        params = msgspec.structs.replace(
-            params, logprobs_of="all"
-        )  # of a raw text nothing is split
+        # Of a raw text nothing is split.
+        params = msgspec.structs.replace(params, logprobs_of="all")
         jobs = [msgspec.structs.replace(job, constraint=constraint) for job in jobs]
         choices = [
             Choice(index, job, Unsplit(), prompt=index // n, params=params)
@@ -337,7 +359,7 @@ class Pipeline(msgspec.Struct, kw_only=True):
         ]
         answer = await self._answer(held, lease, choices, request.answering, params, bound)
         if request.echo:
-            answer.echoes = echoes(request, lease.local)
+            answer.echoes = tuple(_text(prompt, lease.local) for prompt in request.prompts)
         if request.returns_prompts:
             answer.prompts = await self.tokens.spelled(lease.local, prompts)
         return answer
@@ -431,6 +453,15 @@ class Pipeline(msgspec.Struct, kw_only=True):
         if answering.reports:
             answer.parameters = parameters(answering, bounded(choices[0].job, info), unapplied)
         return answer
+
+
+def _biased(sampling: Sampling, texts: Sequence[tuple[str, float]], lease: Lease) -> Sampling:
+    """With the biases of texts as those of all their tokens."""
+    container = lease.local
+    added = tuple(
+        (token, bias) for text, bias in texts for token in container.tokenize(text, special=False)
+    )
+    return msgspec.structs.replace(sampling, logit_bias=sampling.logit_bias + added)
 
 
 async def _started(

@@ -46,6 +46,7 @@ from backends.contract.samplers import Sampling
 from backends.places.upstream.upstream import UpstreamModel
 from config.values import alike
 from gateway.answers.answer import Answer, Choice, merged, varied
+from gateway.answers.call import Call
 from gateway.answers.constraints import Constraints
 from gateway.answers.interpreter import Interpreter
 from gateway.answers.parameters import parameters_sent, refuse_unapplied_there, unapplied_there
@@ -290,7 +291,7 @@ class LeasedRemote(msgspec.Struct, frozen=True):
     held: AsyncExitStack
     lease: Lease
     container: UpstreamModel
-    caller: Caller
+    call: Call[ChatRequest] | Call[TextRequest]
 
     async def chat(
         self, request: ChatRequest, params: GenerationParams, habit: ThinkingHabit | None = None
@@ -302,7 +303,7 @@ class LeasedRemote(msgspec.Struct, frozen=True):
             parameters=chat_parameters(request, params, self.lease),
             shape=params.shape,
             n=params.n,
-            caller=self.caller,
+            caller=self.call.caller,
         )
         choices = [
             RemoteChoice(
@@ -314,7 +315,7 @@ class LeasedRemote(msgspec.Struct, frozen=True):
             )
             for index in range(params.n)
         ]
-        return await self._answer(self.container.chat, remote, request.answering, params, choices)
+        return await self._answer(self.container.chat, remote, params, choices)
 
     async def text(self, request: TextRequest, params: GenerationParams) -> Answer:
         """Prompts are echoed here, which takes their text."""
@@ -322,11 +323,10 @@ class LeasedRemote(msgspec.Struct, frozen=True):
         if request.echo and (params.logprobs is not None or not are_texts):
             text = "not with logprobs or token ids, for a model that runs on another server."
             raise InvalidRequest.at("echo", text)
-        remote = self._raw(_handed(request), text_parameters(request, params, self.lease), params)
+        remote = self._raw(request, params)
         count = params.n * len(remote.prompts)
         choices = [RemoteChoice(index, raw=True) for index in range(count)]
-        ask = self.container.complete
-        return await self._answer(ask, remote, request.answering, params, choices)
+        return await self._answer(self.container.complete, remote, params, choices)
 
     async def split_here(
         self,
@@ -350,9 +350,8 @@ class LeasedRemote(msgspec.Struct, frozen=True):
             choices.append(Choice(index, job, splitter, one_call=request.one_call))
             choice = _varied(params, index)
             raw = TextRequest(model=request.model, prompts=(rendered.text,), answering=choice)
-            parameters = text_parameters(raw, choice, self.lease)
-            remotes.append(self._raw((rendered.text,), parameters, replace(choice, n=1)))
-        changes = self._changes(remotes[0], request.answering)
+            remotes.append(self._raw(raw, replace(choice, n=1)))
+        changes = self._changes(remotes[0])
         outputs: list[Outputs] = []
         with translated():
             for remote in remotes:
@@ -362,37 +361,34 @@ class LeasedRemote(msgspec.Struct, frozen=True):
         answer.rendered, answer.split = rendered.text, interpreter.split
         return _reported(answer, remotes[0], changes, params)
 
-    def _raw(
-        self, prompts: tuple[str | tuple[int, ...], ...], parameters: Body, params: GenerationParams
-    ) -> RemoteText:
+    def _raw(self, request: TextRequest, params: GenerationParams) -> RemoteText:
         return RemoteText(
-            prompts=prompts,
-            parameters=parameters,
+            prompts=_handed(request),
+            parameters=text_parameters(request, params, self.lease),
             shape=params.shape,
             n=params.n,
-            caller=self.caller,
+            caller=self.call.caller,
         )
 
     async def _answer(
         self,
         ask: Callable[[Asked], AbstractAsyncContextManager[RemoteEvents]],
         remote: Asked,
-        answering: GenerationParams,
         params: GenerationParams,
         choices: Sequence[RemoteChoice],
     ) -> Answer:
-        changes = self._changes(remote, answering)
+        changes = self._changes(remote)
         asked_at = perf_counter()
         with translated():
             events = await self.held.enter_async_context(ask(remote))
         answer = RemoteAnswer(self.lease, choices, events, asked_at)
         return _reported(answer, remote, changes, params)
 
-    def _changes(self, remote: RemoteRequest, answering: GenerationParams) -> RemoteChanges:
+    def _changes(self, remote: RemoteRequest) -> RemoteChanges:
         """What the server does not apply as it was asked for. Raises InvalidRequest where the
         client is strict.
         """
-        changes = self.container.changes(remote)
+        changes, answering = self.container.changes(remote), self.call.request.answering
         if answering.strict:
             refuse_unapplied_there(changes, answering)
         return changes
@@ -477,33 +473,28 @@ class RemotePipeline(msgspec.Struct, frozen=True):
     constraints: Constraints
     _habits: Latest[HabitKey, None] = msgspec.field(default_factory=partial(Latest, MOST_HABITS))
 
-    async def chat(
-        self, target: LeasedRemote, request: ChatRequest, params: GenerationParams
+    async def answer(
+        self, target: LeasedRemote, request: ChatRequest | TextRequest, params: GenerationParams
     ) -> Answer:
         """By the other server, or with what its model writes."""
-        if target.container.splits:
-            answer = await target.chat(request, params, self._habit(target, request))
-        else:
-            raw = await self.tokens.rendered(request, target.lease)
-            answer = await target.split_here(request, params, *raw)
-        if request.thinking.shown != "inline":  # what has reasoning in it has no such shape
-            self._check(answer, params)
-        return answer
-
-    async def text(
-        self, target: LeasedRemote, request: TextRequest, params: GenerationParams
-    ) -> Answer:
-        """As the other server writes it."""
-        answer = await target.text(request, params)
-        self._check(answer, params)
+        check = self.constraints.remote(params.shape)
+        with reporting_wait(target.call.on_wait, target.lease.name):
+            if isinstance(request, TextRequest):
+                answer = await target.text(request, params)
+            elif target.container.splits:
+                answer = await target.chat(request, params, self._habit(target, request))
+            else:
+                raw = await self.tokens.rendered(request, target.lease)
+                answer = await target.split_here(request, params, *raw)
+        # What has reasoning in it has no such shape.
+        inline = isinstance(request, ChatRequest) and request.thinking.shown == "inline"
+        if check is not None and not inline:
+            answer.check_with(check)
         return answer
 
     def _habit(self, target: LeasedRemote, request: ChatRequest) -> ThinkingHabit:
         """Of a key's requests alone: a client can make a model write any tag."""
         thinking = request.thinking
-        kind = (target.caller.key, target.lease.name, thinking.enabled, thinking.effort == "none")
+        key = target.call.caller.key
+        kind = (key, target.lease.name, thinking.enabled, thinking.effort == "none")
         return ThinkingHabit(self._habits, kind)
-
-    def _check(self, answer: Answer, params: GenerationParams) -> None:
-        if (check := self.constraints.remote(params.shape)) is not None:
-            answer.check_with(check)

@@ -3,7 +3,7 @@ left in the content are split off here. Knows no request.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -25,12 +25,7 @@ from gateway.terms.events import (
 
 THINK = FORMATS["think_text"]
 _OPENS = THINK.reasoning.opens if THINK.reasoning else ()
-_REASONS: Mapping[str, FinishReason] = {
-    "stop": "stop",
-    "length": "length",
-    "tool_calls": "tool_calls",
-    "content_filter": "content_filter",
-}
+_REASONS: Mapping[str, FinishReason] = {reason: reason for reason in get_args(FinishReason)}
 
 _CLOSES = THINK.reasoning.closes if THINK.reasoning else ()
 

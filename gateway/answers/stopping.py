@@ -107,7 +107,8 @@ class StopStrings:
             held = self._scanner.held
             match self._scanner.feed(event.text):
                 case StopFound(before, stop):
-                    self._unsaid = _bytes(held, events[number:]) - len(before.encode())
+                    rest = (one.text for one in events[number:] if isinstance(one, Content))
+                    self._unsaid = len("".join((held, *rest)).encode()) - len(before.encode())
                     to_execute = self._called and not self.damaged
                     finished = Finished("tool_calls" if to_execute else "stop", stop=stop)
                     return [*passed, *self._text(before), finished]
@@ -122,12 +123,6 @@ class StopStrings:
 
     def _text(self, text: str) -> list[Event]:
         return [self._kind(text)] if text else []
-
-
-def _bytes(held: str, events: Sequence[Event]) -> int:
-    return len(
-        (held + "".join(event.text for event in events if isinstance(event, Content))).encode()
-    )
 
 
 def stopping(splitter: Splitting, request: ChatRequest, params: GenerationParams) -> Splitting:

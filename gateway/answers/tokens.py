@@ -4,7 +4,8 @@ What is long is done in a thread, given up when the client leaves, and refused b
 tokenized where it can't fit the model's context.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, TypeVar
 
 import msgspec
@@ -32,9 +33,8 @@ class Prompt(msgspec.Struct, frozen=True):
     interpreter: Interpreter
     rendered: RenderedPrompt
     tokens: tuple[int, ...]
-    marks: tuple[
-        int, ...
-    ] = ()  # see `backends.contract.protocol.Generation`; only where they are heeded
+    # See `backends.contract.protocol.Generation`; only where they are heeded.
+    marks: tuple[int, ...] = ()
 
 
 class Tokens(msgspec.Struct):
@@ -269,27 +269,17 @@ def _always() -> bool:
 def _is_short(request: ChatRequest) -> bool:
     """Whether its texts have less than `LONG_TEXT` characters, or values. Stops counting there."""
     left = LONG_TEXT
-    for value in _inside((request.messages, request.tools, request.template_variables)):
+    waiting: list[Any] = [(request.messages, request.tools, request.template_variables)]
+    while waiting and left >= 0:
+        value = waiting.pop()
         left -= len(value) + 1 if isinstance(value, str) else 1
-        if left < 0:
-            return False
-    return True
+        waiting += islice(_inside(value), max(0, left + 1))
+    return left >= 0
 
 
-def _inside(value: Any) -> Iterator[Any]:
-    """`value` and everything below it, one by one."""
-    waiting = [iter((value,))]
-    while waiting:
-        for item in waiting[-1]:
-            yield item
-            if isinstance(item, Mapping):
-                waiting.append(iter(item.items()))
-                break
-            if isinstance(item, list | tuple):
-                waiting.append(iter(item))
-                break
-            if isinstance(item, msgspec.Struct) and not isinstance(item, ImagePart):
-                waiting.append(iter(msgspec.structs.astuple(item)))
-                break
-        else:
-            waiting.pop()
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, Mapping):
+        return value.items()
+    if isinstance(value, msgspec.Struct) and not isinstance(value, ImagePart):
+        return msgspec.structs.astuple(value)
+    return value if isinstance(value, list | tuple) else ()

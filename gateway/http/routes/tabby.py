@@ -13,7 +13,7 @@ from anyio import to_thread
 from litestar import get, post
 from litestar.types import ASGIApp
 
-from gateway.answers.interpreter import Chosen, preset
+from gateway.answers.interpreter import Chosen, OverridePreset, preset
 from gateway.answers.tokenizers import TextToEncode, TokensToDecode
 from gateway.dialects import openai, tabby
 from gateway.dialects.dialect import body
@@ -309,9 +309,9 @@ async def override_switch(request: AnyRequest, services: Services, order: Overri
     """Activate a preset by name, or the overrides in the body."""
     audit(request, "switch sampling overrides", preset=order.preset)
     if order.preset:
-        services.presets.switch(await to_thread.run_sync(services.presets.read, order.preset))
+        services.presets.current = await to_thread.run_sync(services.presets.read, order.preset)
     elif order.overrides:
-        services.presets.switch(preset(order.overrides))
+        services.presets.current = preset(order.overrides)
     else:
         raise InvalidRequest("Name a preset, or send the overrides.", param="preset")
 
@@ -320,7 +320,7 @@ async def override_switch(request: AnyRequest, services: Services, order: Overri
 async def override_unload(request: AnyRequest, services: Services) -> None:
     """Remove the sampling overrides."""
     audit(request, "unload sampling overrides")
-    services.presets.unload()
+    services.presets.current = OverridePreset()
 
 
 @api(get, ["/v1/loras", "/v1/lora/list", "/v1/lora"], access="user")

@@ -8,7 +8,7 @@ import pytest
 
 from backends.contract.samplers import Sampling
 from config.errors import ConfigError
-from gateway.answers.interpreter import SamplingOverrides, preset
+from gateway.answers.interpreter import OverridePreset, SamplingOverrides, preset
 from gateway.dialects.openai import read_text
 from gateway.terms.errors import InvalidRequest
 from gateway.terms.request import GenerationParams
@@ -98,9 +98,9 @@ def test_files_are_found_by_name_and_nowhere_else(tmp_path: Path) -> None:
     (tmp_path / "secret.yml").write_text("temperature: {override: 0.5}")
     presets = SamplingOverrides(folder)
     assert presets.names() == ("a", "b")
-    presets.switch(presets.read("a"))
+    presets.current = presets.read("a")
     assert presets.current.name == "a"
-    presets.unload()
+    presets.current = OverridePreset()
     assert presets.current.overrides == {}
     for name in ("../secret", "secret", "b", ""):
         with pytest.raises(InvalidRequest):
