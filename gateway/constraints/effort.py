@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import msgspec
+
 from gateway.constraints.grammars import SCHEMA_EFFORT, SCHEMA_LEVELS
 from gateway.constraints.keywords import with_parts
 
@@ -90,12 +92,11 @@ class _Size:
         self.together += max(each.together for each in others)
 
 
-class _Sizes:
+class _Sizes(msgspec.Struct, eq=False):
     """Sizes of schemas, each found once."""
 
-    def __init__(self, definitions: Mapping[str, Any]) -> None:
-        self.definitions = definitions
-        self.known: dict[int, _Size] = {}
+    definitions: Mapping[str, Any]
+    known: dict[int, _Size] = {}
 
     def effort(self, node: dict[str, Any]) -> float:
         """Units for `node` alone, its parts not counted."""

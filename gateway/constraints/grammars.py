@@ -219,6 +219,10 @@ class Pattern:
         return brief(self._matcher.get_error())
 
 
+# An escape, a class, which ends at the end of the text at the latest, or any character.
+PATTERN_PART = re.compile(r"(?s)\\.|\[(?:[^\]\\]|\\.)*+\]?|.")
+
+
 def lookaheads(pattern: str) -> list[tuple[bool, str]]:
     """The patterns of which a text must have each (True) or must not (False), which together say
     the same as `pattern`; empty where it has no lookaheads at its beginning, the only place where
@@ -248,19 +252,11 @@ def _outside(pattern: str, start: int) -> Iterator[tuple[int, str, int]]:
     """Each character from `start` on that is no escape and in no class, with the depth of groups
     after it and its place.
     """
-    depth, in_class, at = 0, False, start
-    while at < len(pattern):
-        character = pattern[at]
-        if character == "\\":
-            at += 2
-            continue
-        if in_class:
-            in_class = character != "]"
-        else:
-            in_class = character == "["
+    depth = 0
+    for part in PATTERN_PART.finditer(pattern, start):
+        if len(character := part[0]) == 1:
             depth += (character == "(") - (character == ")")
-            yield depth, character, at
-        at += 1
+            yield depth, character, part.start()
 
 
 INLINE_SCHEMA = "%json"  # would be compiled without the limits of `reading` and `effort`

@@ -234,7 +234,10 @@ def relaxed(
             raise InvalidRequest.at(field, "no JSON that has an end satisfies it.")
         bounded(schema.carried, field)
         notes += _narrowed(schema, schema.carried)
-        _require_writable_names(schema.carried, field)
+        names = (name for node in everywhere(schema.carried) for name in node.get("properties", ()))
+        # The grammar engine writes a name as it stands, but lets no string hold that unescaped.
+        if any("\x7f" in name for name in names):
+            raise InvalidRequest.at(field, "a property whose name holds U+007F can't be written.")
         notes += _Search(schema, schema.carried, field, allowance).notes()
     reached = _reached(schema.carried)
     return schema.carried, tuple(dict.fromkeys(note for owner, note in notes if owner in reached))
@@ -248,15 +251,6 @@ def _narrowed(schema: Schema, carried: dict[str, Any]) -> Iterator[Note]:
         gone = {keyword, *row.opens}
         for key in gone & node.keys():
             del node[key]
-
-
-def _require_writable_names(carried: dict[str, Any], field: str) -> None:
-    """The grammar engine writes a name as it stands, but lets no string hold U+007F unescaped.
-
-    Raises InvalidRequest for a property that could never be written.
-    """
-    if any("\x7f" in name for node in everywhere(carried) for name in node.get("properties", ())):
-        raise InvalidRequest.at(field, "a property whose name holds U+007F can't be written.")
 
 
 class _Search:

@@ -80,6 +80,8 @@ MOST_ATOMS = 4_096  # characters and classes of one grammar
 MOST_SETS = 512  # of them, different ones: each is compiled
 MOST_PLACES = 512  # of a regular expression that is looked at for what may follow what
 _COUNT = re.compile(r"\{(\d{1,5})(,(\d{0,5}))?\}")
+# Of a class in brackets, where one that comes first is a character.
+_CLASS_PART = re.compile(r"(?s)\\.|\[\^?\]?|\]|[^\\\[\]]+")
 _FLAGS = re.compile(r"\?(?:P?<\w+>|([imsu]*):)")
 _ESCAPE = re.compile(
     r"\\(?:x\{[0-9a-fA-F]{1,6}\}|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|u\{[0-9a-fA-F]{1,6}\}"
@@ -191,22 +193,11 @@ class _RegexReader(msgspec.Struct, eq=False):
 
     def _class(self) -> str:
         """A class in brackets, which may hold others."""
-        begin, depth, fresh = self._at, 0, False
-        while self._at < len(self._text):
-            sign = self._text[self._at]
-            if sign == "\\":
-                self._at += 1
-            elif sign == "[":
-                depth += 1
-                self._at += self._text.startswith("^", self._at + 1)
-                fresh = True
-                self._at += 1
-                continue
-            elif sign == "]" and not fresh:
-                depth -= 1
-            self._at += 1
-            fresh = False
+        begin, depth = self._at, 0
+        for part in _CLASS_PART.finditer(self._text, begin):
+            depth += (part[0][0] == "[") - (part[0] == "]")
             if not depth:
+                self._at = part.end()
                 return self._text[begin : self._at]
         raise UnreadableGrammar("a class that is not closed")
 

@@ -6,7 +6,7 @@ unknown pattern..) is left out, so that everything valid stays possible, and nam
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import msgspec
 from llguidance import LLMatcher, regex_to_lark
@@ -28,6 +28,10 @@ _KINDS = ("string", "integer", "number", "boolean", "null", "array", "object")
 LEFT_OUT = frozenset(
     ("minProperties", "maxProperties", "patternProperties", "prefixItems", "format")
 )
+_TYPE_OF = {
+    type(None): "null", bool: "boolean", int: "number", float: "number", str: "string",
+    list: "array", dict: "object",
+}  # fmt: skip
 _TEXT = ("pattern", "format", "minLength", "maxLength")
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 
@@ -37,6 +41,7 @@ class StringValue(msgspec.Struct, frozen=True):
     that of a custom tool's input. `schema`: the same as a schema.
     """
 
+    kind: ClassVar[str] = "string"
     pattern: str = ""
     shortest: int = 0
     longest: int | None = None
@@ -70,6 +75,7 @@ class ScalarValue(msgspec.Struct, frozen=True):
 class ArrayValue(msgspec.Struct, frozen=True):
     """An array: JSON of `schema`, whose items are `each`."""
 
+    kind: ClassVar[str] = "array"
     schema: Schema
     each: Any
     fewest: int = 0
@@ -87,6 +93,7 @@ class Field(msgspec.Struct, frozen=True):
 class ObjectValue(msgspec.Struct, frozen=True):
     """An object: JSON of `schema`. `others`: what undeclared properties are; None: none may be."""
 
+    kind: ClassVar[str] = "object"
     schema: Schema
     fields: tuple[Field, ...]
     others: Any = None
@@ -311,16 +318,4 @@ def _whole(pattern: str) -> str:
 
 def json_type(value: Any) -> str:
     """The type of a JSON value, "number" for every number."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "boolean"
-        case int() | float():
-            return "number"
-        case str():
-            return "string"
-        case list():
-            return "array"
-        case _:
-            return "object"
+    return _TYPE_OF[type(value)]

@@ -86,6 +86,15 @@ class Output:
         self._calls = (self._called, self._finished, self._closed)
         self._blank: list[str] = []  # rules: no more than white space where an answer begins
         self._opened = {opener: _Place(lark) for opener in self._sections}
+        reasons = self._reasoning.anywhere and self._may_think
+        # What counts in the middle of text, and where it leads.
+        self._leading: list[tuple[Sequence[str], _Place]] = [
+            (self._reasoning.opens if reasons else (), self._thought),
+            (self._shells if format.special_tokens else (), self._answer),
+            (format.headers.body_ends if format.headers is not None else (), self._turn),
+            *(([opener], place) for opener, place in self._opened.items()),
+        ]
+        self._in_text = [text for texts, _ in self._leading for text in texts]
 
     def written(self, thinking: Thinking, prompt_tail: str) -> str:
         """The expression of the whole output."""
@@ -168,25 +177,14 @@ class Output:
             place.reached(thoughts, found.of([opener]))
         return thoughts
 
-    def _text_markers(self) -> list[str]:
-        """What counts in the middle of text."""
-        reasons = self._reasoning.anywhere and self._may_think
-        headers = self._format.headers
-        return [
-            *(self._reasoning.opens if reasons else ()),
-            *(self._shells if self._format.special_tokens else ()),
-            *(headers.body_ends if headers is not None else ()),
-            *self._opened,
-        ]
-
     def _fresh_markers(self) -> list[str]:
         """What counts where an answer begins."""
-        return [*self._reasoning.closes, *self._format.shell_opens, *self._text_markers()]
+        return [*self._reasoning.closes, *self._format.shell_opens, *self._in_text]
 
     def _speak(self) -> None:
         """Free text, and the markers in it."""
         self._fresh(self._answer.name, self._fresh_markers())
-        found = free_text.markers(self._lark, self._text_markers())
+        found = free_text.markers(self._lark, self._in_text)
         self._follow(self._text.name, found)
 
     def _fresh(self, source: str, texts: Sequence[str]) -> EndMarkers:
@@ -195,7 +193,7 @@ class Output:
         before = lark.rule(f"{source} {self._white}")
         self._blank.append(before)
         first = free_text.markers(lark, texts)
-        found = free_text.markers(lark, self._text_markers())
+        found = free_text.markers(lark, self._in_text)
         unlike = "|".join(f"({each.unlike})" for each in unmarked)
         text = free_text.first_text(
             lark, first, found, first_others=self._others, others=(*self._others, *self._tags),
@@ -212,15 +210,9 @@ class Output:
 
     def _follow(self, source: str, found: EndMarkers) -> None:
         """The markers that count in text, wherever they stand."""
-        headers = self._format.headers
-        if self._reasoning.anywhere and self._may_think:
-            self._thought.reached(source, found.of(self._reasoning.opens))
-        if self._shells and self._format.special_tokens:
-            self._answer.reached(source, found.of(self._shells))
-        if headers is not None:
-            self._turn.reached(source, found.of(headers.body_ends))
-        for opener, place in self._opened.items():
-            place.reached(source, found.of([opener]))
+        for texts, place in self._leading:
+            if texts:
+                place.reached(source, found.of(texts))
 
     def _obey(self) -> None:
         """Calls or the shape, after no more than markers."""

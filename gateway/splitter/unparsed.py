@@ -7,6 +7,8 @@ like none stays content, as it is.
 import re
 from collections.abc import Sequence
 
+import msgspec
+
 from gateway.splitter.formats import FORMATS
 from gateway.splitter.payloads.reading import Markers
 from gateway.splitter.splitter import Splitter
@@ -36,14 +38,13 @@ _OPENER = Markers(OPENERS)
 _MAY_BEGIN = re.compile(r"[<\[]|\s\Z")
 
 
-class UnparsedCalls:
+class UnparsedCalls(msgspec.Struct, eq=False):
     """One answer's. `tools`: those that may be called; without any, nothing is looked for."""
 
-    def __init__(self, tools: Sequence[Tool]) -> None:
-        self._tools = tools
-        self._splitter: Splitter | None = None
-        self._held = ""  # what may become a call's beginning, and white space before it
-        self.called = False  # there was a call
+    _tools: Sequence[Tool]
+    _splitter: Splitter | None = None
+    _held: str = ""  # what may become a call's beginning, and white space before it
+    called: bool = False  # there was a call
 
     def feed(self, text: str) -> list[Event]:
         """The events of some more content."""

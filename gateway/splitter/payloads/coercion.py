@@ -6,7 +6,8 @@ what has none is one unless it is an object or an array. Nothing is dropped.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 from gateway.splitter.payloads import json_text, python_text
@@ -23,7 +24,6 @@ _KEYWORDS = (
 )  # fmt: skip
 _BOOLEANS = {"true": "true", "1": "true", "false": "false", "0": "false"}
 _INTEGER = re.compile(r"[+-]?\d++(?:\.0++)?+", re.ASCII)
-_ORDER = ("null", "integer", "number", "boolean", "object", "array")
 _SPELLINGS = {
     "str": "string", "int": "integer", "float": "number", "double": "number", "bool": "boolean",
     "dict": "object", "list": "array", "tuple": "array",
@@ -188,8 +188,8 @@ def _alternatives(schema: Schema, most: int) -> list[Schema]:
 def coerce(text: str, types: frozenset[str]) -> str:
     """`text` as JSON text of one of `types`; as a JSON string where none fits."""
     stripped = text.strip()
-    for kind in _ORDER:
-        if kind in types and (value := _as(kind, stripped)) is not None:
+    for kind, read in _READ_AS.items():
+        if kind in types and (value := read(stripped)) is not None:
             return value
     return f'"{json_text.escaped(text)}"'
 
@@ -208,22 +208,6 @@ def untyped(text: str) -> str:
     return guess(text) if text.lstrip()[:1] in ("{", "[") else f'"{json_text.escaped(text)}"'
 
 
-def _as(kind: str, text: str) -> str | None:
-    match kind:
-        case "null":
-            return "null" if text == "None" or text.lower() == "null" else None
-        case "integer":
-            return json_text.number(text.partition(".")[0]) if _INTEGER.fullmatch(text) else None
-        case "number":
-            return json_text.number(text)
-        case "boolean":
-            return _BOOLEANS.get(text.lower())
-        case "object":
-            return _literal(text, dict)
-        case _:
-            return _literal(text, list)
-
-
 def _literal(text: str, kind: type[dict[str, Any]] | type[list[Any]]) -> str | None:
     """An object or array as JSON, or as Python writes it."""
     try:
@@ -231,3 +215,18 @@ def _literal(text: str, kind: type[dict[str, Any]] | type[list[Any]]) -> str | N
     except ValueError:
         return python_text.as_json(text) if text[:1] == ("{" if kind is dict else "[") else None
     return text if isinstance(value, kind) else None
+
+
+def _integer(text: str) -> str | None:
+    return json_text.number(text.partition(".")[0]) if _INTEGER.fullmatch(text) else None
+
+
+# In this order; None: it is none.
+_READ_AS: Mapping[str, Callable[[str], str | None]] = {
+    "null": lambda text: "null" if text == "None" or text.lower() == "null" else None,
+    "integer": _integer,
+    "number": json_text.number,
+    "boolean": lambda text: _BOOLEANS.get(text.lower()),
+    "object": partial(_literal, kind=dict),
+    "array": partial(_literal, kind=list),
+}

@@ -16,15 +16,7 @@ from typing import Any
 import msgspec
 
 from gateway.constraints.lark import Lark, literal, one_of, pattern_of
-from gateway.constraints.schemas import (
-    Alternative,
-    ArrayValue,
-    EnumValue,
-    Field,
-    ScalarValue,
-    StringValue,
-    json_type,
-)
+from gateway.constraints.schemas import Alternative, EnumValue, Field, json_type
 from gateway.constraints.values import Unwritable
 from gateway.splitter.payloads import coercion, json_text, raw
 from gateway.splitter.payloads.arguments import ArgumentsWriter
@@ -136,15 +128,14 @@ def frame_of(syntax: ElementCalls) -> Frame:
     return Frame(syntax.parameter_closes, followers, *around, newlines=syntax.trims_newline)
 
 
-class _Call:
+class _Call(msgspec.Struct, eq=False):
     """One call, read after the text that opens it."""
 
-    def __init__(self, reader: Reader, calls: Calls, syntax: ElementCalls) -> None:
-        self._reader = reader
-        self._calls = calls
-        self._syntax = syntax
-        self._frame = frame_of(syntax)
-        self._writer: ArgumentsWriter | None = None
+    _reader: Reader
+    _calls: Calls
+    _syntax: ElementCalls
+    _name: str = ""
+    _writer: ArgumentsWriter | None = None
 
     def parse(self) -> Parsing[None]:
         reader, syntax = self._reader, self._syntax
@@ -183,8 +174,8 @@ class _Call:
             self._writer.open("{")
             self._reader.keep(opener + text)
         self._writer.key(json_text.escaped(key))
-        convert = self._converter(key, head)
-        yield from copy_element(self._reader, self._writer, self._frame, convert)
+        convert, frame = self._converter(key, head), frame_of(self._syntax)
+        yield from copy_element(self._reader, self._writer, frame, convert)
 
     def _converter(self, key: str, head: Mapping[str, str]) -> Callable[[str], str] | None:
         match self._syntax.typing:
@@ -270,14 +261,6 @@ def _written_parameter(
 
 def _kinds(each: Alternative) -> list[tuple[str, Any]]:
     """An alternative by its types, as these syntaxes name them."""
-    match each:
-        case StringValue():
-            return [("string", each.schema)]
-        case ScalarValue():
-            return [("number" if each.kind == "integer" else each.kind, each.schema)]
-        case EnumValue(values):
-            return [(json_type(value), {"enum": [value]}) for value in values]
-        case ArrayValue():
-            return [("array", each.schema)]
-        case _:
-            return [("object", each.schema)]
+    if isinstance(each, EnumValue):
+        return [(json_type(value), {"enum": [value]}) for value in each.values]
+    return [("number" if each.kind == "integer" else each.kind, each.schema)]

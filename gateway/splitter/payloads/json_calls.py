@@ -8,13 +8,14 @@ object with a name, no arguments and other keys is no call.
 import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import msgspec
 
 from gateway.constraints.lark import SPACE, Lark, literal, one_of, pattern_of
 from gateway.constraints.values import BETWEEN, COLON, COMMA
 from gateway.splitter.payloads import json_text
-from gateway.splitter.payloads.arguments import ArgumentsWriter
+from gateway.splitter.payloads.arguments import ArgumentsWriter, copy_nested
 from gateway.splitter.payloads.calls import Calls
 from gateway.splitter.payloads.reading import Malformed, Parsing, Reader
 from gateway.splitter.payloads.syntax import JsonCalls
@@ -115,7 +116,7 @@ class _Call(msgspec.Struct, eq=False):
             raise self._reader.fault(f"{key[:60]!r} is no key of a call")
         else:
             nowhere = ArgumentsWriter(lambda _fragment: None)
-            yield from json_text.copy_value(self._reader, nowhere, lenient=True)
+            yield from copy_nested(self._reader, nowhere, json_text.LENIENT)
             # Beside arguments such a key is left out; without them there is no call.
             if key not in _FORMALITIES:
                 self._stranger = key
@@ -151,20 +152,14 @@ class _Call(msgspec.Struct, eq=False):
 
     def _object(self) -> Parsing[None]:
         """Arguments as they should be: streamed if the name is known, else kept for it."""
-        reader = self._reader
-        reader.at += 1
-        yield from reader.space()
-        if not (yield from reader.looking_at(('"', "}"))):
-            raise reader.fault("no arguments object")
-        if self._name:
-            writer = self._calls.open(self._name, self._id)
-        else:
+        if not self._name:
             self._early = []
-            writer = ArgumentsWriter(self._early.append)
-        writer.open("{")
-        yield from json_text.copy_members(reader, writer)
-        if self._name:
-            self._close()
+            early = ArgumentsWriter(self._early.append)
+            yield from json_text.copy_arguments(self._reader, lambda: early)
+            return
+        begin = partial(self._calls.open, self._name, self._id)
+        yield from json_text.copy_arguments(self._reader, begin)
+        self._close()
 
     def _string(self) -> Parsing[None]:
         """Arguments as a string that holds the object."""
@@ -204,14 +199,13 @@ def openings(lark: CallLark, syntax: JsonCalls) -> Mapping[str, CallSection]:
 
     An opener that is a word of ordinary text begins calls with what has to follow it.
     """
+    if not (syntax.needs_array or syntax.needs_fence):
+        return dict.fromkeys(syntax.openers, written(lark, syntax))
     if syntax.needs_array:
-        rest = CallSection(_rest_of_array(lark, syntax))
-        return {f"{opener}{space}[": rest for opener in syntax.openers for space in SPACES}
-    section = written(lark, syntax)
-    if syntax.needs_fence:
-        fence = syntax.fences[0]
-        return {f"{opener}{space}{fence}": section for opener in syntax.openers for space in SPACES}
-    return dict.fromkeys(syntax.openers, section)
+        begun, section = "[", CallSection(_rest_of_array(lark, syntax))
+    else:
+        begun, section = syntax.fences[0], written(lark, syntax)
+    return {f"{opener}{space}{begun}": section for opener in syntax.openers for space in SPACES}
 
 
 def written(lark: CallLark, syntax: JsonCalls) -> CallSection:

@@ -82,19 +82,20 @@ def _leaf(reader: Reader, writer: ArgumentsWriter, *, lenient: bool) -> Parsing[
         yield from copy_word(reader, writer, lenient=lenient)
 
 
-_STRICT, _LENIENT = (
+STRICT, LENIENT = (
     Notation(("{", "["), _key, partial(_leaf, lenient=lenient)) for lenient in (False, True)
 )
 
 
-def copy_value(reader: Reader, writer: ArgumentsWriter, *, lenient: bool = False) -> Parsing[None]:
-    """Copies one value. Raises Malformed at what is none."""
-    return copy_nested(reader, writer, _LENIENT if lenient else _STRICT)
-
-
-def copy_members(reader: Reader, writer: ArgumentsWriter) -> Parsing[None]:
-    """Copies the rest of a call's object after its "{", bare words as strings."""
-    return copy_nested(reader, writer, _LENIENT, in_object=True)
+def copy_arguments(reader: Reader, begin: Callable[[], ArgumentsWriter]) -> Parsing[None]:
+    """Copies an object, bare words as strings, to what `begin` gives once it has visibly begun."""
+    yield from reader.expect("{")
+    yield from reader.space()
+    if not (yield from reader.looking_at(('"', "}"))):
+        raise reader.fault("no arguments object")
+    writer = begin()
+    writer.open("{")
+    yield from copy_nested(reader, writer, LENIENT, in_object=True)
 
 
 def copy_word(reader: Reader, writer: ArgumentsWriter, *, lenient: bool) -> Parsing[None]:

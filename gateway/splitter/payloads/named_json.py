@@ -64,13 +64,7 @@ def arguments(
         calls.open(name, call_id)
         calls.close()
         return
-    yield from reader.expect("{")
-    yield from reader.space()
-    if not (yield from reader.looking_at(('"', "}"))):
-        raise reader.fault("no arguments object")
-    writer = calls.open(name, call_id)
-    writer.open("{")
-    yield from json_text.copy_members(reader, writer)
+    yield from json_text.copy_arguments(reader, lambda: calls.open(name, call_id))
     calls.close()
 
 

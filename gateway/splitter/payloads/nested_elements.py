@@ -173,16 +173,14 @@ def written_call(lark: Lark, syntax: NestedElementCalls, tool: WritableTool) -> 
     return _WrittenCall(lark, syntax, tool).whole()
 
 
-class _WrittenCall:
+class _WrittenCall(msgspec.Struct, eq=False):
     """One call of a tool as an expression, after the text that opens it."""
 
-    def __init__(self, lark: Lark, syntax: NestedElementCalls, tool: WritableTool) -> None:
-        self._lark = lark
-        self._syntax = syntax
-        self._tool = tool
-        self._reading = tool.reading
-        self._rules: dict[tuple[int, str], tuple[object, str]] = {}
-        self._depth = 0
+    _lark: Lark
+    _syntax: NestedElementCalls
+    _tool: WritableTool
+    _rules: dict[tuple[int, str], tuple[object, str]] = {}
+    _depth: int = 0
 
     def whole(self) -> str:
         head = literal(f' name="{self._tool.name}">')
@@ -215,7 +213,7 @@ class _WrittenCall:
         if self._depth >= DEEPEST:
             raise Unwritable(f"{self._tool.name}: schemas nested deeper than {DEEPEST} levels")
         self._depth += 1
-        found = self._reading.alternatives(schema)
+        found = self._tool.reading.alternatives(schema)
         holds = declared.types != coercion.STRING  # else whatever it says is read as text
         nested = [self._nested(tag, each, declared) for each in found if holds and _holds(each)]
         flat = not holds or not all(map(_holds, found))
@@ -227,13 +225,13 @@ class _WrittenCall:
 
     def _flat(self, tag: str, schema: object, declared: Declared) -> str:
         """A scalar or a string. Where it isn't only that, a tag in it would be a child."""
-        types, lark = declared.types, self._lark
-        found = self._reading.alternatives(schema)
+        types, lark, reading = declared.types, self._lark, self._tool.reading
+        found = reading.alternatives(schema)
         free = any(isinstance(each, StringValue) and each.free for each in found)
         if declared.is_string or not free:
             prefix = self._syntax.prefix
             frame = raw.Frame((f"{prefix}</{tag}>",), (prefix,))
-            return raw.by_schema(lark, self._reading, schema, types - {"object", "array"}, frame)
+            return raw.by_schema(lark, reading, schema, types - {"object", "array"}, frame)
         text = f"{until(lark, [self._syntax.prefix])} {literal(f'</{tag}>')}"
         # Nothing at all would be an empty object or array.
         return f"{self._visible()} {text}" if types & {"object", "array"} else text

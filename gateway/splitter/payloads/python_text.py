@@ -31,7 +31,7 @@ def as_json(text: str) -> str | None:
     reader.end()
     written: list[str] = []
     try:
-        next(copy_value(reader, ArgumentsWriter(written.append)), None)
+        next(copy_nested(reader, ArgumentsWriter(written.append), STRICT), None)
     except Malformed:
         return None
     return "".join(written) if reader.drained else None
@@ -52,14 +52,9 @@ def _leaf(reader: Reader, writer: ArgumentsWriter, *, lenient: bool) -> Parsing[
         yield from json_text.copy_word(reader, writer, lenient=lenient)
 
 
-_STRICT, _LENIENT = (
+STRICT, LENIENT = (
     Notation(("{", "[", "("), _key, partial(_leaf, lenient=lenient)) for lenient in (False, True)
 )
-
-
-def copy_value(reader: Reader, writer: ArgumentsWriter, *, lenient: bool = False) -> Parsing[None]:
-    """Copies one literal. Raises Malformed at what is none."""
-    return copy_nested(reader, writer, _LENIENT if lenient else _STRICT)
 
 
 def _copy_string(reader: Reader, sink: Callable[[str], object]) -> Parsing[None]:

@@ -11,9 +11,7 @@ from gateway.constraints.lark_reading import ReadGrammar
 from gateway.constraints.reading import LENGTHS
 from gateway.constraints.schemas import (
     Alternative,
-    ArrayValue,
     EnumValue,
-    ObjectValue,
     ScalarValue,
     SchemaReader,
     StringValue,
@@ -26,6 +24,7 @@ from gateway.splitter.payloads.writing import ArgumentsJson
 
 # With this at its end a complement is known to fail where its text has come: no states are tried.
 ANYTHING = "~(/a/ & /b/)"
+_SIGNS = {"array": "[", "object": "{"}  # what a text begins with that may be one; else a number's
 _BOOLEANS = ('"true"', '"false"', '"True"', '"False"')
 
 
@@ -180,7 +179,7 @@ def _mixed(
     if not others:
         return [text(lark, StringValue(), frame)]
     heads = (lark.pieces(closer)[0] for closer in closers)
-    signs = {sign for each in others for sign in _signs(each)}
+    signs = {sign for each in others for sign in _SIGNS.get(each.kind, "0123456789+-.")}
     signs |= {head[0] for head in heads if isinstance(head, str)}
     unlike = pattern_of("".join(sorted(signs)))
     first = lark.regex(rf"[\s\x1c-\x1f]*[^\s\x1c-\x1f{unlike}]")
@@ -192,17 +191,6 @@ def _mixed(
 def _bounds(each: Alternative) -> bool:
     """Not every text of its type is one."""
     return not isinstance(each, ScalarValue) or len(each.schema) > 1
-
-
-def _signs(each: ArrayValue | ObjectValue | ScalarValue) -> str:
-    """What a text begins with that may be taken for such a value."""
-    match each:
-        case ArrayValue():
-            return "["
-        case ObjectValue():
-            return "{"
-        case _:
-            return "0123456789+-."
 
 
 def json_value(lark: Lark, reading: SchemaReader, schema: Any, frame: Frame) -> str:

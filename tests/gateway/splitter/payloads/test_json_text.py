@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.splitter.payloads import json_text, python_text
-from gateway.splitter.payloads.arguments import DEEPEST, ArgumentsWriter
+from gateway.splitter.payloads.arguments import DEEPEST, ArgumentsWriter, copy_nested
 from gateway.splitter.payloads.reading import Malformed, Reader
 from tests.every import for_every
 
@@ -19,8 +19,8 @@ def copied(text: str, *, python: bool, size: int = 1) -> Literal:
     """The value of a literal that is followed by a comma, fed in pieces."""
     written: list[str] = []
     reader = Reader()
-    copy_value = python_text.copy_value if python else json_text.copy_value
-    parsing = copy_value(reader, ArgumentsWriter(written.append))
+    notation = python_text.STRICT if python else json_text.STRICT
+    parsing = copy_nested(reader, ArgumentsWriter(written.append), notation)
     text += ","
     for at in range(0, len(text), size):
         reader.append(text[at : at + size])
