@@ -9,6 +9,7 @@ model.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from typing import Any, Literal
 
 from msgspec.structs import replace
@@ -269,12 +270,9 @@ def _with_calls(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
 
 def _ways_to_call(traits: TemplateTraits) -> Iterable[TemplateTraits]:
     """From the least change of what the client sent to the most."""
-    for short_ids in (False, True):
-        for content in ("empty", "null"):
-            for arguments in ("object", "text"):
-                yield replace(
-                    traits, short_call_ids=short_ids, call_content=content, arguments=arguments
-                )
+    ways = product((False, True), ("empty", "null"), ("object", "text"))
+    for short_ids, content, arguments in ways:
+        yield replace(traits, short_call_ids=short_ids, call_content=content, arguments=arguments)
 
 
 def _comes_out(

@@ -154,9 +154,7 @@ _OWN: Mapping[str, Operation] = {
     "slice": _slice,
     "round": _round,
     "center": lambda text, width=80: center(_text(text), width),
-    "upper": _cased("upper"),
-    "lower": _cased("lower"),
-    "capitalize": _cased("capitalize"),
+    **{name: _cased(name) for name in ("upper", "lower", "capitalize")},
 }
 # What they give was in what they got, so its origin is known.
 _PASSING = frozenset(
@@ -501,9 +499,7 @@ def _rewritten(node: nodes.Node) -> nodes.Node:
             steps = 1 + sum(1 for part in node.body for _ in part.find_all(nodes.Node))
             assert isinstance(node.iter, nodes.Expr), "Jinja's parser makes nothing else"
             node.iter = _filtered(_EACH, node.iter, nodes.Const(steps))
-        case nodes.Compare():
-            node.expr = _filtered(_WALKED, node.expr)
-        case nodes.Operand():
+        case nodes.Compare() | nodes.Operand():
             node.expr = _filtered(_WALKED, node.expr)
         case nodes.Concat():
             return _filtered(_JOINED, *node.nodes).set_lineno(node.lineno)
@@ -512,9 +508,7 @@ def _rewritten(node: nodes.Node) -> nodes.Node:
                 place or nodes.Const(None) for place in (cut.start, cut.stop, cut.step)
             ]
             return _filtered(_CUT, node.node, *places)
-        case nodes.List() | nodes.Dict():
-            return _filtered(_BUILT, node)
-        case nodes.Tuple(ctx="load"):
+        case nodes.List() | nodes.Dict() | nodes.Tuple(ctx="load"):
             return _filtered(_BUILT, node)
         case (
             nodes.Call(dyn_args=nodes.Expr() as spread)
@@ -531,11 +525,8 @@ def _rewrite_inside(node: nodes.Node) -> None:
         if isinstance(value, nodes.Node):
             setattr(node, name, _rewritten(value))
         elif isinstance(value, list):
-            setattr(
-                node,
-                name,
-                [_rewritten(item) if isinstance(item, nodes.Node) else item for item in value],
-            )
+            items = (_rewritten(item) if isinstance(item, nodes.Node) else item for item in value)
+            setattr(node, name, list(items))
 
 
 def _filtered(name: str, value: nodes.Expr, *args: nodes.Expr) -> nodes.Expr:

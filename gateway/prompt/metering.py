@@ -360,9 +360,10 @@ def call_method(text: str, name: str, args: Sequence[Any], named: Mapping[str, A
 
 
 _DIGITS = re.compile(r"\d+")
+# Without a kind it is none that is known.
 _CONVERSION = re.compile(
-    r"%(?:\((?P<key>[^()]*)\))?(?P<flags>[#0\- +]*)(?P<width>\d*)(?:\.(?P<places>\d*))?"
-    r"[hlL]?(?P<kind>[diouxXeEfFgGcrsa%])"
+    r"%(?:(?:\((?P<key>[^()]*)\))?(?P<flags>[#0\- +]*)(?P<width>\d*)(?:\.(?P<places>\d*))?"
+    r"[hlL]?(?P<kind>[diouxXeEfFgGcrsa%]))?"
 )
 
 
@@ -415,13 +416,10 @@ def percent(form: str, values: Any) -> str:
     keyed = False
     pieces: list[str] = []
     at = 0
-    for percent in re.finditer("%", form):
-        if percent.start() < at:
-            continue
-        conversion = _CONVERSION.match(form, percent.start())
-        if conversion is None:
+    for conversion in _CONVERSION.finditer(form):
+        if conversion["kind"] is None:
             raise TemplateError("the template uses a format that isn't known")
-        pieces.append(form[at : percent.start()])
+        pieces.append(form[at : conversion.start()])
         at = conversion.end()
         if conversion["kind"] == "%":
             pieces.append("%")
