@@ -131,7 +131,7 @@ class Encoders(msgspec.Struct, frozen=True):
         Raises GatewayError.
         """
         request = call.request
-        model = await self._scorer(request, call.access)
+        model = await self._model(request, call.access, "rank", "embed")
         if model.files.remote is not None:
             return await self._scored_elsewhere(call, model)
         if model.files.task == "embed":
@@ -150,18 +150,6 @@ class Encoders(msgspec.Struct, frozen=True):
                 yield container.read_pair(query, document, most)
 
         return await self._encoded(lease, request, read, sum(map(_size, pairs)))
-
-    async def _scorer(self, request: ScoreRequest, access: Access) -> ModelEntry:
-        if name := self.registry.named(request.model, access):
-            entry = await self.registry.find(name, access)
-            if entry.files.task != "embed":
-                require_task(entry, "rank")
-            return entry
-        request = replace(request, model="")
-        try:
-            return await self._model(request, access, "rank")
-        except ModelUnavailable:
-            return await self._model(request, access, "embed")
 
     async def _compared(self, call: Call[ScoreRequest], model: ModelEntry) -> Encoded:
         """The cosines of the pairs' vectors; a text that comes again is embedded once."""
@@ -205,20 +193,23 @@ class Encoders(msgspec.Struct, frozen=True):
             access=call.access,
         )
 
-    async def _model(self, request: EncodingParams, access: Access, task: Task) -> ModelEntry:
-        """The one that is named; else the one in use for this task, else the first in the list."""
-        name = self.registry.named(request.model, access)
-        if not name:
+    async def _model(self, request: EncodingParams, access: Access, *tasks: Task) -> ModelEntry:
+        """The one that is named, for one of these tasks; else for the first task that has any the
+        one in use, else the first in the list.
+        """
+        if name := self.registry.named(request.model, access):
+            entry = await self.registry.find(name, access)
+            if entry.files.task not in tasks:
+                require_task(entry, tasks[0])
+            return entry
+        for task in tasks:
             if (in_use := self.registry.in_use(access, task)) is not None:
                 return in_use
             allowed = (one for one in self.registry.statuses() if access.allows(one.id))
-            first = (one for one in allowed if one.entry is not None and one.task == task)
-            if (status := next(first, None)) is None:
-                raise ModelUnavailable(f"No model is available that can {task}.", param="model")
-            return await self.registry.find(status.id, access)
-        entry = await self.registry.find(name, access)
-        require_task(entry, task)
-        return entry
+            for status in allowed:
+                if status.entry is not None and status.task == task:
+                    return await self.registry.find(status.id, access)
+        raise ModelUnavailable(f"No model is available that can {tasks[-1]}.", param="model")
 
     async def _encoded(
         self, lease: Lease, request: EncodingParams, read: Read, size: int

@@ -108,15 +108,12 @@ def preset(given: Mapping[str, Any], name: str | None = None) -> OverridePreset:
             overrides[key] = msgspec.convert(value, Override)
         except msgspec.ValidationError as error:
             raise InvalidRequest.at(key, error) from None
-    kinds = {
-        "forced": {key: one for key, one in overrides.items() if one.force},
-        "added": {key: one for key, one in overrides.items() if one.additive and not one.force},
-    }
-    rest = overrides.keys() - kinds["forced"].keys() - kinds["added"].keys()
-    kinds["default"] = {key: overrides[key] for key in rest}
-    for key, one in kinds["added"].items():
-        if not isinstance(one.override, list):
+    kinds: dict[str, dict[str, Override]] = {"forced": {}, "added": {}, "default": {}}
+    for key, one in overrides.items():
+        kind = "forced" if one.force else "added" if one.additive else "default"
+        if kind == "added" and not isinstance(one.override, list):
             raise InvalidRequest.at(key, "only a list can be additive")
+        kinds[kind][key] = one
     return OverridePreset(
         name=name, overrides=overrides, **{kind: _answering(these) for kind, these in kinds.items()}
     )
@@ -513,8 +510,7 @@ class Capabilities:
             return None
         key = self._key(status, status.entry)
         if key not in self._known:
-            source = self._source(status, status.entry)
-            known = partial(_known, status, status.entry, source)
+            known = partial(_known, status, status.entry, key[1])
             await to_thread.run_sync(self._analyse, key, known, abandon_on_cancel=True)
         return self._known.get(key)
 

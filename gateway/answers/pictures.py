@@ -44,7 +44,7 @@ from gateway.terms.errors import GatewayError, InvalidRequest, QueueFull
 from gateway.terms.request import ImagePart, Message, Part
 from gateway.terms.tasks import Signal
 
-__all__ = ["Album", "ImageLoader", "PlacedImage", "images_in", "with_data"]
+__all__ = ["Album", "ImageLoader", "images_in", "with_data"]
 
 Address: TypeAlias = IPv4Address | IPv6Address
 Judge: TypeAlias = Callable[[Address], bool]  # whether a picture may come from there
@@ -395,17 +395,10 @@ DECODERS = 2  # pictures of all requests that are decoded side by side: each may
 RETRY = 5.0  # seconds after which pictures that found no room may be sent again
 
 
-class PlacedImage(msgspec.Struct, frozen=True):
-    """A picture's reference, and the field of the request that holds it."""
-
-    param: str
-    url: str
-
-
-def images_in(messages: Sequence[Message]) -> tuple[PlacedImage, ...]:
-    """In the order in which the conversation shows them."""
+def images_in(messages: Sequence[Message]) -> tuple[ImagePart, ...]:
+    """In the order in which the conversation shows them, each with the field that holds it."""
     return tuple(
-        PlacedImage(part.field or f"messages[{turn}].content[{place}].image_url", part.url)
+        ImagePart(part.url, part.field or f"messages[{turn}].content[{place}].image_url")
         for turn, message in enumerate(messages)
         for place, part in enumerate(message.parts)
         if isinstance(part, ImagePart)
@@ -427,7 +420,7 @@ def with_data(messages: Sequence[Message], data: Mapping[str, str]) -> tuple[Mes
 class Fetched(msgspec.Struct, frozen=True):
     """A picture as it was sent, and the number of pixels by its header."""
 
-    placed: PlacedImage
+    placed: ImagePart
     data: bytes
     pixels: int
 
@@ -495,7 +488,7 @@ class ImageLoader:
         self._pixels.apply(limits.max_held_pixels)
 
     @asynccontextmanager
-    async def fetched(self, placed: Sequence[PlacedImage]) -> AsyncIterator[Album]:
+    async def fetched(self, placed: Sequence[ImagePart]) -> AsyncIterator[Album]:
         """All of them, as long as the context lasts: a picture shown twice is fetched once.
 
         Their headers have been read: what is no picture or too large raises InvalidRequest, and
@@ -508,7 +501,7 @@ class ImageLoader:
         turn = anyio.Lock()
         held, left = 0, self._limits.max_pixels
 
-        async def collect(one: PlacedImage) -> None:
+        async def collect(one: ImagePart) -> None:
             nonlocal held, left
             try:
                 data = await self._data(one.url)
@@ -536,12 +529,12 @@ class ImageLoader:
         finally:
             self._bytes.give_back(held)
 
-    def _refuse_many(self, placed: Sequence[PlacedImage]) -> None:
+    def _refuse_many(self, placed: Sequence[ImagePart]) -> None:
         most = self._limits.max_count
         if len(placed) > most:
             raise InvalidRequest(
                 f"At most {most} images are taken in one request, this one has {len(placed)}.",
-                param=placed[most].param,
+                param=placed[most].field,
             )
 
     async def _data(self, url: str) -> bytes:
@@ -556,8 +549,8 @@ class ImageLoader:
         return await asyncio.wrap_future(self._decoders.submit(work, what, most))
 
 
-def _invalid(refused: ImageRefused, placed: PlacedImage) -> InvalidRequest:
-    return InvalidRequest(f"The image {refused}.", param=placed.param)
+def _invalid(refused: ImageRefused, placed: ImagePart) -> InvalidRequest:
+    return InvalidRequest(f"The image {refused}.", param=placed.field)
 
 
 def _full(limits: ImagesConfig) -> QueueFull:

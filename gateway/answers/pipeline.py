@@ -392,7 +392,7 @@ class Pipeline(msgspec.Struct, kw_only=True):
             return None  # they are handed on as they are
         if "image" not in status.modalities:
             raise InvalidRequest(
-                f"The model '{status.id}' doesn't support images.", param=placed[0].param
+                f"The model '{status.id}' doesn't support images.", param=placed[0].field
             )
         return await held.enter_async_context(self.pictures.fetched(placed))
 

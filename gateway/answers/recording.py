@@ -229,10 +229,11 @@ class RecordedChoice:
 
     def _take(self, event: Event, written: int) -> None:
         match event:
-            case Reasoning(text):
-                self._grow("reasoning", text, written)
-            case Content(text):
-                self._grow("content", text, written)
+            case Reasoning(text) | Content(text):
+                kind: PartKind = "reasoning" if isinstance(event, Reasoning) else "content"
+                if not self._parts or self._parts[-1].kind != kind:
+                    self._parts.append(_OpenPart(kind, written))
+                self._parts[-1].texts.append(text)
             case ToolOpened(index=index):
                 self._calls[index] = part = _OpenPart("call", written, event)
                 self._parts.append(part)
@@ -244,11 +245,6 @@ class RecordedChoice:
                     self._calls[index].is_whole = True
             case Finished():
                 self._finished = event
-
-    def _grow(self, kind: PartKind, text: str, written: int) -> None:
-        if not self._parts or self._parts[-1].kind != kind:
-            self._parts.append(_OpenPart(kind, written))
-        self._parts[-1].texts.append(text)
 
 
 def spans(written: Written) -> list[Span]:
@@ -319,13 +315,12 @@ def _values(text: str) -> Iterator[str]:
             yield str(value)
 
 
-class Recording:
+class Recording(msgspec.Struct, eq=False):
     """One request's: every answer that it took, one after the other, each with its choices."""
 
-    def __init__(self) -> None:
-        self.prompts: list[RecordedPrompt] = []
-        self.choices: list[RecordedChoice] = []
-        self.terms = Terms()  # of the newest answer
+    prompts: list[RecordedPrompt] = []
+    choices: list[RecordedChoice] = []
+    terms: Terms = Terms()  # of the newest answer
 
     def answer(self, terms: Terms, prompts: Sequence[RecordedPrompt]) -> int:
         """An answer begins; the number of its first prompt."""

@@ -10,7 +10,7 @@ import pytest
 
 from backends.contract.protocol import Image
 from config.settings import ImagesConfig
-from gateway.answers.pictures import ImageLoader, PlacedImage, Quota, images_in
+from gateway.answers.pictures import ImageLoader, Quota, images_in
 from gateway.terms.errors import InvalidRequest, QueueFull
 from gateway.terms.request import ImagePart, Message, TextPart
 from tests.gateway.answers.picture_hosts import RED, Lookups, answer, encoded, hosting
@@ -31,7 +31,7 @@ def showing(*urls: str) -> tuple[Message, ...]:
     )
 
 
-async def shown_by(pictures: ImageLoader, placed: Sequence[PlacedImage]) -> Mapping[str, Image]:
+async def shown_by(pictures: ImageLoader, placed: Sequence[ImagePart]) -> Mapping[str, Image]:
     """All of them, fetched and decoded."""
     async with pictures.fetched(placed) as album, album.decoded() as images:
         return dict(images)
@@ -40,7 +40,7 @@ async def shown_by(pictures: ImageLoader, placed: Sequence[PlacedImage]) -> Mapp
 def test_pictures_are_found_in_order_and_by_name() -> None:
     first, second = showing("data:a", "data:b")
     both = Message(role="user", parts=(ImagePart("data:c"), ImagePart("data:d")))
-    assert [(one.param, one.url) for one in images_in((first, both, second))] == [
+    assert [(one.field, one.url) for one in images_in((first, both, second))] == [
         ("messages[0].content[1].image_url", "data:a"),
         ("messages[1].content[0].image_url", "data:c"),
         ("messages[1].content[1].image_url", "data:d"),
@@ -98,7 +98,7 @@ async def test_a_refusal_names_the_part(url: str, limits: ImagesConfig, reason: 
     placed = images_in(showing(good, url) if limits.max_bytes > 1000 else showing(url))
     with pytest.raises(InvalidRequest, match=reason) as caught:
         await shown_by(ImageLoader(limits), placed)
-    assert caught.value.param == placed[-1].param
+    assert caught.value.param == placed[-1].field
 
 
 async def test_the_pictures_of_a_request_share_its_pixels() -> None:
@@ -131,7 +131,7 @@ async def test_what_is_broken_behind_its_header_is_refused_by_name() -> None:
         with pytest.raises(InvalidRequest, match="not a readable image") as caught:
             async with album.decoded():
                 pass
-    assert caught.value.param == placed[1].param
+    assert caught.value.param == placed[1].field
 
 
 async def test_pictures_of_waiting_requests_are_kept_as_they_were_sent() -> None:
