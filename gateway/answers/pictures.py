@@ -512,11 +512,8 @@ class ImageLoader:
                     pixels = await self._beside(pixels_of, data, left)
                     left -= pixels
                 found[one.url] = Fetched(one, data, pixels)
-            except ImageRefused as refused:
-                failures.append(_invalid(refused, one))
-                tasks.cancel_scope.cancel()
-            except QueueFull as full:
-                failures.append(full)
+            except (ImageRefused, QueueFull) as error:
+                failures.append(_invalid(error, one) if isinstance(error, ImageRefused) else error)
                 tasks.cancel_scope.cancel()
 
         try:

@@ -222,6 +222,8 @@ class Pipeline(msgspec.Struct, kw_only=True):
             async with AsyncExitStack() as tried:
                 try:
                     require_task(entry, "generate")
+                    if entry.files.remote is None:
+                        refuse_unparsed(call.request.answering)
                     answer = await opened(tried, call, entry)
                 except GatewayError as error:
                     if other is None or error.status_hint not in FALLS_BACK:
@@ -237,8 +239,6 @@ class Pipeline(msgspec.Struct, kw_only=True):
         self, held: AsyncExitStack, call: Call[ChatRequest], entry: ModelEntry
     ) -> Answer:
         request = call.request
-        if entry.files.remote is None:
-            refuse_unparsed(request.answering)
         album = await self._album(held, request, entry) if request.has_images else None
         request = as_configured(request, entry)
         spelled = request.answering.spelled
@@ -336,8 +336,6 @@ class Pipeline(msgspec.Struct, kw_only=True):
         self, held: AsyncExitStack, call: Call[TextRequest], entry: ModelEntry
     ) -> Answer:
         request = call.request
-        if entry.files.remote is None:
-            refuse_unparsed(request.answering)
         held.enter_context(as_written(request.answering.spelled))
         lease = await self._lease(held, entry, call, lambda: (first_part(request.prompts[0]),))
         params = self._asked(request.answering)

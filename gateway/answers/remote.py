@@ -418,15 +418,12 @@ def _handed(request: TextRequest) -> tuple[str | tuple[int, ...], ...]:
     return tuple(found)  # type: ignore[arg-type]
 
 
-class RemoteOutputs:
+class RemoteOutputs(AsyncIterator[Output]):
     """The events of one raw answer as an engine's outputs, without token ids."""
 
     def __init__(self, events: RemoteEvents) -> None:
         self._outputs = self._read(events)
         self._stopped = False
-
-    def __aiter__(self) -> AsyncIterator[Output]:
-        return self._outputs
 
     async def __anext__(self) -> Output:
         return await anext(self._outputs)

@@ -5,6 +5,7 @@ tokenized where it can't fit the model's context.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -146,11 +147,8 @@ class Tokens(msgspec.Struct):
         """The prompt as text, for a model whose tokens aren't known here. Raises as `chat`."""
         container = lease.container
         interpreter = await self.interpreters.of(container, lease.entry, request)
-
-        def work(wanted: Wanted) -> RenderedPrompt:
-            return interpreter.render(request, container, FULL, wanted)
-
-        return interpreter, await self.threads.run(work)
+        render = partial(interpreter.render, request, container, FULL)
+        return interpreter, await self.threads.run(render)
 
     def _of_prompt(
         self,

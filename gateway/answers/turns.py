@@ -9,6 +9,7 @@ import time
 from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 
 import msgspec
 
@@ -136,9 +137,5 @@ def _key(now: Outline, owner: str, model: str) -> _Key:
 
 
 def _system(request: ChatRequest) -> str:
-    texts = []
-    for message in request.messages:
-        if message.role != "system":
-            break
-        texts.append(message.text)
-    return "\n".join(texts)
+    leading = takewhile(lambda message: message.role == "system", request.messages)
+    return "\n".join(message.text for message in leading)

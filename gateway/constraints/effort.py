@@ -71,7 +71,9 @@ class _Size:
     """What one schema comes to, with all that holds in the same place."""
 
     def __init__(self, node: Mapping[str, Any]) -> None:
-        self.alternatives = 0.0 if SCALARS.issuperset(_types(node)) else 1.0
+        types = node.get("type", ["object"])
+        named = [types] if isinstance(types, str) else types
+        self.alternatives = 0.0 if SCALARS.issuperset(named) else 1.0
         self.properties = len({*node.get("properties", ()), *node.get("required", ())})
         self.patterns = len(node.get("patternProperties", ()))
         self.together = 1
@@ -127,11 +129,6 @@ class _Sizes(msgspec.Struct, eq=False):
             if key in node:
                 size.either([self.of(part) for part in node[key]])
         return size
-
-
-def _types(node: Mapping[str, Any]) -> list[str]:
-    types = node.get("type", ["object"])
-    return [types] if isinstance(types, str) else types
 
 
 def _levels(carried: dict[str, Any], definitions: dict[str, Any]) -> int:

@@ -228,17 +228,15 @@ class DocumentReader:
 
     def schema(self) -> Schema:
         root = self.read(self.document)
-        definitions = dict(self._definitions())
+        definitions: dict[str, Both] = {}
+        while self.waiting:
+            self.owner, node = self.waiting.pop()
+            definitions[self.owner] = self.read(node)
         check, carried = root.check, root.carried
         if definitions:
             check = _with(check, {name: both.check for name, both in definitions.items()})
             carried = _with(carried, {name: both.carried for name, both in definitions.items()})
         return Schema(check, carried, self.notes, self.origins)
-
-    def _definitions(self) -> Iterator[tuple[str, Both]]:
-        while self.waiting:
-            self.owner, node = self.waiting.pop()
-            yield self.owner, self.read(node)
 
     def read(self, node: Any, key: str = "") -> Both:
         """One schema, which stands under `key`."""

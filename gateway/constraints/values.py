@@ -313,10 +313,8 @@ class Values(msgspec.Struct, eq=False):
         """`inside` ends with a question mark where nothing may be there."""
         space, something = self._notation.space, inside.removesuffix("?")
         nothing = self._lark.regex(rf"\{opening}{space}\{closing}")
-        begin, end = (
-            self._lark.regex(rf"\{opening}{space}"),
-            self._lark.regex(rf"{space}\{closing}"),
-        )
+        begin = self._lark.regex(rf"\{opening}{space}")
+        end = self._lark.regex(rf"{space}\{closing}")
         whole = sequence((begin, something, end)) if something else nothing
         return whole if something == inside else one_of((nothing, whole))
 
@@ -368,10 +366,8 @@ def _powers(schema: Schema) -> Iterator[str]:
     One digit before the point, so a number is no less than its power and less than the next.
     """
     above, below = schema.get("exclusiveMinimum", -inf), schema.get("exclusiveMaximum", inf)
-    lowest, highest = (
-        max(schema.get("minimum", above), above),
-        min(schema.get("maximum", below), below),
-    )
+    lowest = max(schema.get("minimum", above), above)
+    highest = min(schema.get("maximum", below), below)
     for sign, low, high, beyond in (("", lowest, highest, above), ("-", -highest, -lowest, -below)):
         fit = [e for e in range(-99, 100) if beyond < 10.0**e >= low and 10.0 ** (e + 1) <= high]
         small = "|".join(str(-e) for e in fit if e < 0)

@@ -493,11 +493,7 @@ def _advice(request: ChatRequest) -> Iterator[str]:
         )
     if (share := 100 * system // whole) >= WORTH_TELLING:
         yield f"About {share} % of it are system messages."
-    if pictures := _pictures(request):
+    parts = [part for message in request.messages for part in message.parts]
+    if pictures := sum(isinstance(part, ImagePart) for part in parts):
         yield f"It has {pictures} images, which also take tokens."
     yield "Send less, or load the model with a larger context_length."
-
-
-def _pictures(request: ChatRequest) -> int:
-    parts = (part for message in request.messages for part in message.parts)
-    return sum(isinstance(part, ImagePart) for part in parts)

@@ -64,11 +64,12 @@ class UnparsedCalls(msgspec.Struct, eq=False):
     def _searched(self, text: str) -> list[Event]:
         start = 0
         while (found := _OPENER.search(text, start)) is not None:
-            name = _family(text, found.start())
+            begin = found.start()
+            name = next((name for name, rule in _RULES if rule.match(text, begin)), None)
             if name is not None:
-                return self._begun(name, text, found.start())
-            if len(text) - found.start() < LONGEST:
-                return self._passed(text, found.start())
+                return self._begun(name, text, begin)
+            if len(text) - begin < LONGEST:
+                return self._passed(text, begin)
             start = found.end()
         return self._passed(text, _OPENER.held_from(text, start))
 
@@ -87,8 +88,3 @@ class UnparsedCalls(msgspec.Struct, eq=False):
     def _noted(self, events: list[Event]) -> list[Event]:
         self.called = self.called or any(isinstance(one, ToolOpened) for one in events)
         return events
-
-
-def _family(text: str, start: int) -> str | None:
-    """The format of the call that begins at `start`."""
-    return next((name for name, rule in _RULES if rule.match(text, start)), None)

@@ -63,19 +63,16 @@ def markers(lark: Lark, texts: Sequence[str]) -> EndMarkers:
         for text, trigger in triggers.items()
         if len(pieces[text]) == 1 or trigger != heads[text]
     }
+    # What of the triggers can stand in text. A trigger before a control token can, too.
+    every = {trigger[:end] for trigger in triggers.values() for end in range(1, len(trigger) + 1)}
+    parts = tuple(sorted(part for part in every if not part.startswith(tuple(forced))))
     return EndMarkers(
         {text: _spelled(lark, text, triggers.get(text, ""), forced) for text in pieces},
         any(triggers[text] != head for text, head in heads.items()),
         "".join(sorted({trigger[0] for trigger in triggers.values()})),
-        (parts := _beginnings_of(set(triggers.values()), forced)),
+        parts,
         _unlike(parts, nodes),
     )
-
-
-def _beginnings_of(triggers: set[str], forced: set[str]) -> tuple[str, ...]:
-    """What of the triggers can stand in text. A trigger before a control token can, too."""
-    every = {trigger[:end] for trigger in triggers for end in range(1, len(trigger) + 1)}
-    return tuple(sorted(part for part in every if not part.startswith(tuple(forced))))
 
 
 def _unlike(beginnings: Sequence[str], nodes: set[str]) -> tuple[str, ...]:

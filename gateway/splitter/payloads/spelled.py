@@ -221,7 +221,9 @@ class _Writer:
         """As rules. `whole_words`: a text of many characters is one lexeme, else each is one."""
         match regex:
             case Atom():
-                return one_of([*self._word(regex), *self._specials(regex)])
+                among = self._among(regex)
+                specials = [self._spelling.one(self._lark, among)] if among else []
+                return one_of([*self._word(regex), *specials])
             case Series(parts):
                 each = (self._apart(part, whole_words=whole_words) for part in parts)
                 return f"({' '.join(each)})" if parts else '""'
@@ -242,10 +244,6 @@ class _Writer:
 
     def _among(self, atom: Atom) -> str:
         return "".join(each for each in self._spelling.special if atom.bytes >> ord(each) & 1)
-
-    def _specials(self, atom: Atom) -> list[str]:
-        among = self._among(atom)
-        return [self._spelling.one(self._lark, among)] if among else []
 
 
 def _is_terminal(name: str) -> bool:
