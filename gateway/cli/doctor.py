@@ -6,7 +6,7 @@ import os
 import platform
 import shutil
 from argparse import Namespace
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -17,14 +17,13 @@ from backends.contract.catalog import (
     SCRIPT,
     Backend,
     Installation,
-    Placement,
     Platform,
     Way,
     absent,
     command,
 )
 from backends.contract.errors import BackendError
-from backends.machine.devices import Device, devices
+from backends.machine.devices import devices
 from gateway.cli.listing import size, table
 from gateway.registry.gauges import SystemGauge
 
@@ -135,7 +134,9 @@ def _usable(backend: Backend, wanted: Installation) -> str:
     except (BackendError, ImportError) as error:
         return f"no: {error}"
     known = devices(os.environ)
-    used = {card for one in _ways_to_lie(backend, known) for card in one if card != CPU}
+    cards = {name: one.total for name, one in known.items() if not one.shared}
+    ways = backend.files.placements(None, backend.options(), cards)
+    used = {card for way in ways for card in way if card != CPU}
     if used:
         return f"on {len(used)} card{'s' * (len(used) > 1)}"
     if shared := [name for name, one in known.items() if one.shared and one.library]:
@@ -145,8 +146,3 @@ def _usable(backend: Backend, wanted: Installation) -> str:
     if wanted.needs_card:
         return "no: it needs a CUDA card, none was found"
     return "on CPUs"
-
-
-def _ways_to_lie(backend: Backend, known: Mapping[str, Device]) -> Sequence[Placement]:
-    cards = {name: one.total for name, one in known.items() if not one.shared}
-    return backend.files.placements(None, backend.options(), cards)

@@ -150,7 +150,9 @@ def run(arguments: Namespace) -> int:
         text = f"{place.model} has a context of {context:,} tokens; agents need {SHORT_CONTEXT:,}"
         print(f"roundhouse: {text} or more (context_length)", file=sys.stderr)
     if arguments.print:
-        print(as_shell(settings, words))
+        for name, value in settings.variables.items():
+            print(f"export {name}={shlex.quote(value)}")
+        print(shlex.join(words))
         return 0
     if shutil.which(arguments.agent) is None:
         hint = AGENTS[arguments.agent]
@@ -175,9 +177,3 @@ def chosen(cards: Sequence[Mapping[str, Any]], name: str | None) -> Mapping[str,
 
 
 _ENCODERS = {"embedding", "rerank"}
-
-
-def as_shell(settings: Settings, words: Sequence[str]) -> str:
-    """The same as lines for a shell."""
-    lines = [f"export {name}={shlex.quote(value)}" for name, value in settings.variables.items()]
-    return "\n".join([*lines, shlex.join(words)])

@@ -6,6 +6,7 @@ import hmac
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from hashlib import sha256
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any, Literal, TypeAlias, get_args
@@ -260,19 +261,16 @@ def guarded(guard: OriginGuard, keys: Authenticator) -> Callable[[ASGIApp], ASGI
     A guard of Litestar's would cost more than the key's check: it copies the handler each time.
     """
 
-    def wrap(app: ASGIApp) -> ASGIApp:
-        async def checked(scope: Scope, receive: Receive, send: Send) -> None:
-            # A WebSocket begins as a GET, and no preflight protects it: Host and Origin do.
-            method = str(scope.get("method", "GET"))
-            if keys.is_open:
-                guard.check(method, scope["headers"])
-            if method != "OPTIONS":  # Litestar's own answer to it lists the methods
-                _admit(scope, keys)
-            await app(scope, receive, send)
+    async def checked(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        # A WebSocket begins as a GET, and no preflight protects it: Host and Origin do.
+        method = str(scope.get("method", "GET"))
+        if keys.is_open:
+            guard.check(method, scope["headers"])
+        if method != "OPTIONS":  # Litestar's own answer to it lists the methods
+            _admit(scope, keys)
+        await app(scope, receive, send)
 
-        return checked
-
-    return wrap
+    return lambda app: partial(checked, app)
 
 
 def _admit(scope: Scope, keys: Authenticator) -> None:

@@ -9,6 +9,7 @@ returns.
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -135,41 +136,28 @@ class Exchange(msgspec.Struct, Generic[Wanted], frozen=True):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises GatewayError as long as nothing has been sent."""
         async with while_connected(receive):
-            if self.stream:
-                report_wait = self._report_wait if self.loading is not None else None
-                events = EventStream(
-                    send,
-                    self.headers,
-                    self.asking.quiet,
-                    framing=self.framing,
-                    report_wait=report_wait,
-                )
-                async with events.with_comments():
-                    await self._send(events, lambda: SEND_TIMED_OUT in scope["state"])
-            else:
+            if not self.stream:
                 body = await self._whole()
                 await body(scope, receive, send)
+                return
+            events = EventStream(
+                send,
+                self.headers,
+                self.asking.quiet,
+                framing=self.framing,
+                report_wait=self._report_wait if self.loading is not None else None,
+            )
+            await events.carried(partial(self._streamed, scope), self._failed)
 
     def _report_wait(self, news: Waiting) -> bytes:
         assert self.loading is not None, "it is asked only where the wait is reported"
         return self.loading.frames(news.model, f"{sentence(news)}\n")
 
-    async def _send(self, events: EventStream, was_cut_off: Callable[[], bool]) -> None:
-        try:
-            with self.asking.account.kept(self.asking.call.request, was_cut_off):
-                closing = await self._stream_answer(events)
-                if self.keep is not None:
-                    await self.keep()
-            await events.end(closing + self.framing.end)
-        except Exception as error:
-            if not events.began:
-                raise
-            last = self.failed(
-                self.asking.readable(client_error(error, self.asking.account.record.id))
-            )
-            await events.end(last + self.framing.end)
+    def _failed(self, error: Exception) -> bytes:
+        known = client_error(error, self.asking.account.record.id)
+        return self.failed(self.asking.readable(known))
 
-    async def _stream_answer(self, events: EventStream) -> bytes:
+    async def _streamed(self, scope: Scope, events: EventStream) -> bytes:
         """All but the last frames."""
         account, record = self.asking.account, self.asking.account.record
 
@@ -177,22 +165,26 @@ class Exchange(msgspec.Struct, Generic[Wanted], frozen=True):
             record.waits(news)
             events.wait(news)
 
-        async with self.open_answer(self.asking.traced(waits)) as answer:
-            said = about(answer)
-            record.answered_by(answer, remarks(said))
-            events.says = record.reads_so_far
-            reply = self.reply_to(answer)
-            headers = {**said, **account.books.left(record.access, self.rates)}
-            if events.began:  # who answers is said in the stream, since they were sent before
-                await events.write(self.framing.introduction(headers))
-            await events.begin(headers)
-            if self.loading is None or not self.loading.began:
-                await events.write(reply.opening())
-            async for deltas in answer.batches():
-                record.delta()
-                if frames := b"".join([reply.delta(delta) for delta in deltas]):
-                    await events.write(frames)
-            return reply.closing(answer.usage())
+        with account.kept(self.asking.call.request, lambda: SEND_TIMED_OUT in scope["state"]):
+            async with self.open_answer(self.asking.traced(waits)) as answer:
+                said = about(answer)
+                record.answered_by(answer, remarks(said))
+                events.says = record.reads_so_far
+                reply = self.reply_to(answer)
+                headers = {**said, **account.books.left(record.access, self.rates)}
+                if events.began:  # who answers is said in the stream, since they were sent before
+                    await events.write(self.framing.introduction(headers))
+                await events.begin(headers)
+                if self.loading is None or not self.loading.began:
+                    await events.write(reply.opening())
+                async for deltas in answer.batches():
+                    record.delta()
+                    if frames := b"".join([reply.delta(delta) for delta in deltas]):
+                        await events.write(frames)
+                closing = reply.closing(answer.usage())
+            if self.keep is not None:
+                await self.keep()
+        return closing
 
     async def _whole(self) -> Plain:
         account, record = self.asking.account, self.asking.account.record
@@ -244,14 +236,12 @@ class EncodingResponse(msgspec.Struct, Generic[Wanted], frozen=True):
                 encoded = await self.encode(self.asking.traced(record.waits))
                 said = about(encoded)
                 record.answered_by(encoded, remarks(said))
-                body = await self._written(encoded)
+                if is_long(encoded.vectors):
+                    body = await self.asking.threads.run(lambda _wanted: self.body_of(encoded))
+                else:
+                    body = self.body_of(encoded)
             response = Plain(body, headers={**said, **account.books.left(record.access)})
             await response(scope, receive, send)
-
-    async def _written(self, encoded: Encoded) -> bytes:
-        if not is_long(encoded.vectors):
-            return self.body_of(encoded)
-        return await self.asking.threads.run(lambda _wanted: self.body_of(encoded))
 
 
 _NAME = HOPS.encode()
@@ -264,18 +254,15 @@ def counting_hops(server: str) -> Callable[[ASGIApp], ASGIApp]:
     each adds its own id, and refuses what came through it before.
     """
 
-    def wrap(app: ASGIApp) -> ASGIApp:
-        async def counted(scope: Scope, receive: Receive, send: Send) -> None:
-            given = [value for name, value in scope["headers"] if name == _NAME]
-            if given:
-                rest = [field for field in scope["headers"] if field[0] != _NAME]
-                way = checked(b",".join(given).decode("latin-1"), server)
-                scope["headers"] = [*rest, (_NAME, way.encode("latin-1"))]
-            await app(scope, receive, send)
+    async def counted(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        given = [value for name, value in scope["headers"] if name == _NAME]
+        if given:
+            rest = [field for field in scope["headers"] if field[0] != _NAME]
+            way = checked(b",".join(given).decode("latin-1"), server)
+            scope["headers"] = [*rest, (_NAME, way.encode("latin-1"))]
+        await app(scope, receive, send)
 
-        return counted
-
-    return wrap
+    return lambda app: partial(counted, app)
 
 
 def checked(given: str, server: str) -> str:

@@ -19,7 +19,6 @@ from gateway.http.gauges import GaugesWire, HistoryWire, ModelWire
 from gateway.http.standing import RequestStanding
 from gateway.hub.downloads import DownloadState
 from gateway.keys.access import Access
-from gateway.reconfiguring.reloading import ReloadReport
 from gateway.terms.logs import LogLine
 from gateway.terms.tasks import Signal
 
@@ -55,11 +54,6 @@ class Reloaded(msgspec.Struct, frozen=True):
 
     changed: Sequence[str]
     restart: Sequence[str]
-
-
-def reloaded(report: ReloadReport) -> Reloaded:
-    """The event of a reload."""
-    return Reloaded(report.changed, report.restart)
 
 
 ConsoleEvent: TypeAlias = (

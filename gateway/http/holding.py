@@ -7,6 +7,7 @@ no routes and no JSON.
 """
 
 from collections.abc import AsyncGenerator, Callable
+from functools import partial
 from io import BytesIO
 from typing import Any
 
@@ -91,27 +92,22 @@ def holding(holdings: Holdings, keys: Authenticator, max_body: int) -> Callable[
     streamed to where they belong.
     """
 
-    def wrap(app: ASGIApp) -> ASGIApp:
-        async def counted(scope: Scope, receive: Receive, send: Send) -> None:
-            def owner() -> str:
-                """Keys are told apart before they are checked: who has none never gets so far."""
-                return (
-                    "" if keys.is_open else presented(Headers.from_scope(scope)).decode("latin-1")
-                )
+    async def counted(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        def owner() -> str:
+            """Keys are told apart before they are checked: who has none never gets so far."""
+            return "" if keys.is_open else presented(Headers.from_scope(scope)).decode("latin-1")
 
-            mine = RequestHolding(holdings, owner)
-            scope["state"][_STATE] = mine
-            size = _announced(scope)
-            if size is None or LONG_BODY <= size <= max_body:
-                receive = _counting(receive, mine, max_body)
-            try:
-                await app(scope, receive, send)
-            finally:
-                mine.give_back()
+        mine = RequestHolding(holdings, owner)
+        scope["state"][_STATE] = mine
+        size = _announced(scope)
+        if size is None or LONG_BODY <= size <= max_body:
+            receive = _counting(receive, mine, max_body)
+        try:
+            await app(scope, receive, send)
+        finally:
+            mine.give_back()
 
-        return counted
-
-    return wrap
+    return lambda app: partial(counted, app)
 
 
 def _announced(scope: Scope) -> int | None:

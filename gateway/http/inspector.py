@@ -61,7 +61,8 @@ class Inspector:
         not see, too.
         """
         for record in self._found(name):
-            if self._shows(record, access):
+            own = record.access.owner == access.owner
+            if own or (access.role == "admin" and self._config.oversight):
                 return record
         raise NotFound(f"Request {name!r:.80} is not kept.", param="number")
 
@@ -71,10 +72,6 @@ class Inspector:
         for record in reversed(self._all.values()):
             if record.id == name:
                 yield record
-
-    def _shows(self, record: RequestRecord, access: Access) -> bool:
-        own = record.access.owner == access.owner
-        return own or (access.role == "admin" and self._config.oversight)
 
     def _make_room(self, owner: str) -> None:
         while len(self._over.get(owner, ())) > self._config.requests:

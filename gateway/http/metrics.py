@@ -12,7 +12,7 @@ import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from prometheus_client import (
     CollectorRegistry,
@@ -111,6 +111,76 @@ _LONG = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0)
 _LENGTHS = tuple(float(2**power) for power in range(4, 19))  # tokens, 16 to 262,144
 
 
+class Counted(NamedTuple):
+    """What is counted, by which labels."""
+
+    labels: str
+    about: str
+
+
+COUNTERS: Mapping[str, Counted] = {
+    "requests": Counted(
+        "model api outcome",
+        "Requests by outcome: ok, left (the client went away), send_timeout (it didn't read), "
+        "or an error's code.",
+    ),
+    "failures": Counted(
+        "model api", "Requests of these that failed through no fault of their clients."
+    ),
+    "key_requests": Counted("key", "Requests by the label of their key."),
+    "key_tokens": Counted(
+        "key kind", "Tokens by the label of the key: prompt (cached ones, too) and completion."
+    ),
+    "key_limited": Counted("key", "Requests that the limits of their key refused, by its label."),
+    "tokens": Counted(
+        "model kind",
+        "Tokens, each of one kind: prompt (computed), cached (of prompts, found in the cache), "
+        "completion (of answers), reasoning (before them).",
+    ),
+    "draft_tokens": Counted(
+        "model kind",
+        "Tokens that were drafted to come next: drafted (all), accepted (those that came).",
+    ),
+    "marked_answers": Counted(
+        "model",
+        "Answers whose text shows markers of calls: their model's format was not recognised.",
+    ),
+    "load_failures": Counted(
+        "model why", "Loads that failed, or were cancelled because no request was waiting any more."
+    ),
+    "evictions": Counted(
+        "model reason", "Models unloaded for the memory of another, or because they were idle."
+    ),
+    "unloads": Counted(
+        "model reason",
+        "Unloads by reason: room, idle, asked (by an administrator), broken, budget (was cut), "
+        "config (it changed).",
+    ),
+    "refused_requests": Counted(
+        "reason", "Requests that were not let in: key_missing, key_wrong, not_for_pages."
+    ),
+    "http_requests": Counted(
+        "method route status",
+        "Requests by route and status, 0 where the client left before an answer began.",
+    ),
+    "send_timeouts": Counted(
+        "", "Clients cut off because they read nothing for server.send_timeout."
+    ),
+}
+# By name: the bounds, and what is measured of each model.
+HISTOGRAMS: Mapping[str, tuple[Sequence[float], str]] = {
+    "queue_seconds": (_SHORT, "Seconds in the model's queue."),
+    "load_wait_seconds": (_LONG, "Seconds of waiting for the model's load."),
+    "time_to_first_token_seconds": (_SHORT, "Request to first token."),
+    "request_seconds": (_ANSWERS, "Request to end of answer."),
+    "prompt_tokens": (_LENGTHS, "Length of a request's prompts."),
+    "cached_tokens": (_LENGTHS, "What of them was found in the cache."),
+    "completion_tokens": (_LENGTHS, "Length of a request's answers."),
+    "load_seconds": (_LONG, "Loads that went well."),
+    "unload_seconds": (_SHORT, "Unloads."),
+}
+
+
 class Metrics:
     """One per server. `on_model_event` is for `Registry(watch=…)`, `answered` for accounts."""
 
@@ -123,92 +193,20 @@ class Metrics:
             ("version", "python", "platform"),
             registry=self._metrics,
         ).labels(VERSION, platform.python_version(), platform.platform()).set(1)
-        self._requests = self._counter(
-            "requests",
-            ("model", "api", "outcome"),
-            "Requests by outcome: ok, left (the client went away), send_timeout (it didn't read), "
-            "or an error's code.",
-        )
-        self._faults = self._counter(
-            "failures",
-            ("model", "api"),
-            "Requests of these that failed through no fault of their clients.",
-        )
-        self._key_requests = self._counter(
-            "key_requests", ("key",), "Requests by the label of their key."
-        )
-        self._key_tokens = self._counter(
-            "key_tokens",
-            ("key", "kind"),
-            "Tokens by the label of the key: prompt (cached ones, too) and completion.",
-        )
-        self._key_limited = self._counter(
-            "key_limited", ("key",), "Requests that the limits of their key refused, by its label."
-        )
-        self._tokens = self._counter(
-            "tokens",
-            ("model", "kind"),
-            "Tokens, each of one kind: prompt (computed), cached (of prompts, found in the cache), "
-            "completion (of answers), reasoning (before them).",
-        )
-        self._drafts = self._counter(
-            "draft_tokens",
-            ("model", "kind"),
-            "Tokens that were drafted to come next: drafted (all), accepted (those that came).",
-        )
-        self._marked = self._counter(
-            "marked_answers",
-            ("model",),
-            "Answers whose text shows markers of calls: their model's format was not recognised.",
-        )
-        self._queued = self._histogram("queue_seconds", "Seconds in the model's queue.", _SHORT)
-        self._waited = self._histogram(
-            "load_wait_seconds", "Seconds of waiting for the model's load.", _LONG
-        )
-        self._first = self._histogram(
-            "time_to_first_token_seconds", "Request to first token.", _SHORT
-        )
-        self._whole = self._histogram("request_seconds", "Request to end of answer.", _ANSWERS)
-        self._prompts = self._histogram("prompt_tokens", "Length of a request's prompts.", _LENGTHS)
-        self._cached = self._histogram(
-            "cached_tokens", "What of them was found in the cache.", _LENGTHS
-        )
-        self._answers = self._histogram(
-            "completion_tokens", "Length of a request's answers.", _LENGTHS
-        )
-        self._loads = self._histogram("load_seconds", "Loads that went well.", _LONG)
-        self._unloads = self._histogram("unload_seconds", "Unloads.", _SHORT)
-        self._failures = self._counter(
-            "load_failures",
-            ("model", "why"),
-            "Loads that failed, or were cancelled because no request was waiting any more.",
-        )
-        self._evictions = self._counter(
-            "evictions",
-            ("model", "reason"),
-            "Models unloaded for the memory of another, or because they were idle.",
-        )
-        self._gone = self._counter(
-            "unloads",
-            ("model", "reason"),
-            "Unloads by reason: room, idle, asked (by an administrator), broken, budget (was cut), "
-            "config (it changed).",
-        )
-        self._refused = self._counter(
-            "refused_requests",
-            ("reason",),
-            "Requests that were not let in: key_missing, key_wrong, not_for_pages.",
-        )
-        self._http = self._counter(
-            "http_requests",
-            ("method", "route", "status"),
-            "Requests by route and status, 0 where the client left before an answer began.",
-        )
-        text = "Clients cut off because they read nothing for server.send_timeout."
-        self.send_timed_out = self._counter("send_timeouts", (), text).inc
+        self._counters = {
+            name: Counter(f"roundhouse_{name}", about, labels.split(), registry=self._metrics)
+            for name, (labels, about) in COUNTERS.items()
+        }
+        self._histograms = {
+            name: Histogram(
+                f"roundhouse_{name}", about, ("model",), buckets=bounds, registry=self._metrics
+            )
+            for name, (bounds, about) in HISTOGRAMS.items()
+        }
+        self.send_timed_out = self._counters["send_timeouts"].inc
         self._gaps = _Gaps()
         self._metrics.register(self._gaps)
-        self._refused.labels("key_wrong")
+        self._counters["refused_requests"].labels("key_wrong")
         self._llama = LlamaMetrics()
         self._statuses: Callable[[], Sequence[ModelStatus]] = tuple
         self.started = int(time.time())  # Unix time
@@ -247,26 +245,26 @@ class Metrics:
         """A request is over."""
         standing, usage = report.standing, report.usage
         model, api = standing.model, standing.api
-        self._requests.labels(model, api, standing.outcome).inc()
+        self._counters["requests"].labels(model, api, standing.outcome).inc()
         if report.is_fault:
-            self._faults.labels(model, api).inc()
+            self._counters["failures"].labels(model, api).inc()
         key = report.access.label
         if key is not None:
-            self._key_requests.labels(key).inc()
+            self._counters["key_requests"].labels(key).inc()
             if standing.outcome == RateLimited.code:
-                self._key_limited.labels(key).inc()
-        self._whole.labels(model).observe(standing.seconds)
+                self._counters["key_limited"].labels(key).inc()
+        self._histograms["request_seconds"].labels(model).observe(standing.seconds)
         if standing.ttft is not None:
-            self._first.labels(model).observe(standing.ttft)
+            self._histograms["time_to_first_token_seconds"].labels(model).observe(standing.ttft)
         if usage is not None or standing.queued_seconds or standing.load_seconds:
-            self._queued.labels(model).observe(standing.queued_seconds)
-            self._waited.labels(model).observe(standing.load_seconds)
+            self._histograms["queue_seconds"].labels(model).observe(standing.queued_seconds)
+            self._histograms["load_wait_seconds"].labels(model).observe(standing.load_seconds)
         if usage is not None:
             self._gaps.add(model, report.gaps, report.gaps_seconds)
             self._count(model, usage)
             if key is not None:
-                self._key_tokens.labels(key, "prompt").inc(usage.prompt_tokens)
-                self._key_tokens.labels(key, "completion").inc(usage.completion_tokens)
+                self._counters["key_tokens"].labels(key, "prompt").inc(usage.prompt_tokens)
+                self._counters["key_tokens"].labels(key, "completion").inc(usage.completion_tokens)
             self._llama.count(usage)
 
     def _count(self, model: str, usage: Usage) -> None:
@@ -277,62 +275,55 @@ class Metrics:
             "reasoning": usage.reasoning_tokens,
         }
         for kind, tokens in kinds.items():
-            self._tokens.labels(model, kind).inc(max(0, tokens))
+            self._counters["tokens"].labels(model, kind).inc(max(0, tokens))
         if usage.drafted_tokens:
-            self._drafts.labels(model, "drafted").inc(usage.drafted_tokens)
-            self._drafts.labels(model, "accepted").inc(usage.accepted_tokens)
+            self._counters["draft_tokens"].labels(model, "drafted").inc(usage.drafted_tokens)
+            self._counters["draft_tokens"].labels(model, "accepted").inc(usage.accepted_tokens)
         if usage.marked:
-            self._marked.labels(model).inc(usage.marked)
-        self._prompts.labels(model).observe(usage.prompt_tokens)
-        self._cached.labels(model).observe(usage.cached_tokens)
-        self._answers.labels(model).observe(usage.completion_tokens)
+            self._counters["marked_answers"].labels(model).inc(usage.marked)
+        self._histograms["prompt_tokens"].labels(model).observe(usage.prompt_tokens)
+        self._histograms["cached_tokens"].labels(model).observe(usage.cached_tokens)
+        self._histograms["completion_tokens"].labels(model).observe(usage.completion_tokens)
 
     def on_model_event(self, event: ModelEvent) -> None:
         """A model came or went, or did not come."""
         match event:
             case ModelLoaded(model, seconds):
-                self._loads.labels(model).observe(seconds)
+                self._histograms["load_seconds"].labels(model).observe(seconds)
             case ModelLoadFailed(model, _, reason):
-                self._failures.labels(model, "cancelled" if reason is None else "failed").inc()
+                why = "cancelled" if reason is None else "failed"
+                self._counters["load_failures"].labels(model, why).inc()
             case ModelUnloaded(model, seconds, why):
-                self._unloads.labels(model).observe(seconds)
-                self._gone.labels(model, why).inc()
+                self._histograms["unload_seconds"].labels(model).observe(seconds)
+                self._counters["unloads"].labels(model, why).inc()
                 if why in ("room", "idle"):
-                    self._evictions.labels(model, why).inc()
+                    self._counters["evictions"].labels(model, why).inc()
             case ModelProgressed():
                 pass
 
     def refused(self, reason: str) -> None:
         """A request was refused."""
-        self._refused.labels(reason).inc()
+        self._counters["refused_requests"].labels(reason).inc()
 
     def begin(self, routes: Iterable[tuple[str, str]]) -> None:
         """Methods and routes. A series that begins with its first failure has never increased; so
         it is with whatever an alert waits for.
         """
         for method, route in routes:
-            self._http.labels(method, route, 500)
+            self._counters["http_requests"].labels(method, route, 500)
 
     def requested(self, method: str, route: str, status: int) -> None:
         """A request to one of our routes is over."""
-        self._http.labels(method, route, status).inc()
+        self._counters["http_requests"].labels(method, route, status).inc()
 
     def text(self, *, llama_names: bool = False) -> bytes:
         """Prometheus' text format. `llama_names`: with llama-server's names beside ours."""
         statuses = self._statuses()
         for status in statuses:
-            self._failures.labels(status.id, "failed")
-            self._evictions.labels(status.id, "room")
+            self._counters["load_failures"].labels(status.id, "failed")
+            self._counters["evictions"].labels(status.id, "room")
         ours = generate_latest(self._metrics)
         return ours + self._llama.text(statuses) if llama_names else ours
-
-    def _counter(self, name: str, labels: Sequence[str], about: str) -> Counter:
-        return Counter(f"roundhouse_{name}", about, labels, registry=self._metrics)
-
-    def _histogram(self, name: str, description: str, bounds: Sequence[float]) -> Histogram:
-        return Histogram(
-            f"roundhouse_{name}", description, ("model",), buckets=bounds, registry=self._metrics
-        )
 
 
 class _Families(CollectorRegistry):

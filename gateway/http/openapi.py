@@ -12,7 +12,7 @@ import json
 import re
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
@@ -311,34 +311,24 @@ def document_routes(
     """
 
     @cache
-    def document() -> Schema:
-        return _document(apis, routers, release)
-
-    @cache
-    def written() -> bytes:
-        return msgspec.json.encode(document())
-
-    @cache
-    def shown() -> bytes:
-        return page(document())
+    def made() -> tuple[bytes, bytes]:
+        """Both, beside the event loop: it takes a second."""
+        document = _document(apis, routers, release)
+        return msgspec.json.encode(document), page(document)
 
     @get("/openapi.json", access="open", include_in_schema=False)
     async def openapi() -> ASGIApp:
         """This server's API, as OpenAPI 3.1."""
-        return await _sent(written, b"application/json")
+        written, _ = await to_thread.run_sync(made)
+        return Plain(written, headers=HEADERS)
 
     @get("/docs", access="open", include_in_schema=False)
     async def docs() -> ASGIApp:
         """The same as a page for people, which needs no network and no scripts."""
-        return await _sent(shown, b"text/html; charset=utf-8")
+        _, shown = await to_thread.run_sync(made)
+        return Plain(shown, media_type=b"text/html; charset=utf-8", headers=HEADERS)
 
     return [openapi, docs]
-
-
-async def _sent(made: Callable[[], bytes], media_type: bytes) -> ASGIApp:
-    """Made beside the event loop: the first time takes a second."""
-    body = await to_thread.run_sync(made)
-    return Plain(body, media_type=media_type, headers=HEADERS)
 
 
 def _document(apis: Sequence[Api], routers: Sequence[Router], release: str) -> Schema:

@@ -69,7 +69,8 @@ def _update(
         loaded_at=now - cost.loaded_for if cost and cost.loaded_for is not None else None,
         file=_file(status),
     )
-    return ModelUpdate(model, services.without_paths(status.why_failed))
+    why_failed = status.why_failed and services.without_paths(status.why_failed)
+    return ModelUpdate(model, why_failed)
 
 
 def progress_of(status: ModelStatus, cost: ModelCost | None, now: float) -> LoadProgress | None:

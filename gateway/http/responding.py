@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
+from typing import TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -108,36 +109,32 @@ class Reading(msgspec.Struct, frozen=True):
         return [b"[" + b",".join(one.item for one in found) + b"]"]
 
 
-async def _summary(
-    chat: Callable[[Call[ChatRequest]], AbstractAsyncContextManager[Answer]],
-    call: Call[ChatRequest],
-) -> tuple[str, Usage]:
+async def _summary(services: Services, call: Call[ChatRequest]) -> tuple[str, Usage]:
     """The model's own, of the whole conversation, and what it took. Raises GatewayError."""
-    async with chat(call.of(responses.summary_asked(call.request))) as answer:
+    asked = call.of(responses.summary_asked(call.request))
+    async with services.pipeline.chat(asked) as answer:
         said = [delta async for deltas in answer.batches() for delta in deltas]
         usage = answer.usage()
     return responses.summary_of(said), usage
 
 
+Chat: TypeAlias = Callable[[Call[ChatRequest]], AbstractAsyncContextManager[Answer]]
+
+
 @asynccontextmanager
-async def _truncating(
-    chat: Callable[[Call[ChatRequest]], AbstractAsyncContextManager[Answer]],
-    call: Call[ChatRequest],
-) -> AsyncIterator[Answer]:
+async def _truncating(chat: Chat, call: Call[ChatRequest]) -> AsyncIterator[Answer]:
     """Where the conversation is too long its beginning is left out: a quarter more at each try."""
     async with AsyncExitStack() as held:
-        left: ChatRequest | None = call.request
-        while left is not None:
-            request = left
+        answer: Answer | None = None
+        while answer is None:
             try:
-                answer = await held.enter_async_context(chat(call.of(request)))
+                answer = await held.enter_async_context(chat(call))
             except ContextLengthExceeded:
-                left = _shortened(request)
-                if left is None:
+                shorter = _shortened(call.request)
+                if shorter is None:
                     raise
-            else:
-                yield answer
-                return
+                call = call.of(shorter)
+        yield answer
 
 
 def _shortened(request: ChatRequest) -> ChatRequest | None:
@@ -210,7 +207,7 @@ class Making:
             answering = replace(call.request.answering, max_tokens=0)  # the prompt stays cached
             call = call.of(replace(call.request, answering=answering))
         elif await self._is_long(call):
-            summary, first = await _summary(self.services.pipeline.chat, call)
+            summary, first = await _summary(self.services, call)
             self.reply.compacted(summary)
             call = call.of(self.exchange.compacted(summary))
         opened = _truncating(chat, call) if self.exchange.truncates else chat(call)

@@ -207,11 +207,11 @@ class Services(msgspec.Struct, frozen=True):
     def progress(
         self,
         access: Access,
-        run: Callable[[EventStream], Awaitable[None]],
+        run: Callable[[EventStream], Awaitable[bytes]],
         failed: Callable[[GatewayError], bytes],
         framing: Framing = SSE,
     ) -> ProgressStream:
-        """A stream that `run` writes; `failed` is its last event, if it breaks."""
+        """A stream that `run` writes, and ends; `failed` is its last event, if it breaks."""
         return ProgressStream(
             run,
             lambda error: failed(self.redacted(error, access)),
@@ -230,13 +230,10 @@ class Services(msgspec.Struct, frozen=True):
 
     def _without_paths(self, text: str, access: Access) -> str:
         """Administrators learn where files lie; for others the model's id stands there."""
-        return text if access.role == "admin" else self._with_names(text)
+        return text if access.role == "admin" else self.without_paths(text)
 
-    def without_paths(self, text: str | None) -> str | None:
+    def without_paths(self, text: str) -> str:
         """`text` as those may read it who are no administrators."""
-        return text and self._with_names(text)
-
-    def _with_names(self, text: str) -> str:
         if "/" not in text:
             return text
         places = dict(self._places())
@@ -413,8 +410,20 @@ def current_card(
     """The card of a model, and what it is loaded with, if it is. `template`: the name of one chosen
     for it.
     """
-    loaded = status.info is not None
-    parameters = _parameters(status, known, facts or NO_FACTS, template) if loaded else None
+    info, facts = status.info, facts or NO_FACTS
+    parameters = (
+        None
+        if info is None
+        else alike(LoadedParameters, facts)(
+            max_seq_len=info.context_length,
+            max_batch_size=info.max_concurrent,
+            cache_size=facts.cache_tokens,
+            prompt_template=template,
+            prompt_template_content=known.template if known else info.chat_template,
+            use_vision="image" in info.modalities,
+            draft=facts.draft_model,
+        )
+    )
     return alike(CurrentModel, card(status, known, facts))(parameters=parameters)
 
 
@@ -437,19 +446,3 @@ def status_wire(status: ModelStatus) -> StatusWire:
     progress = status.progress
     percent = 100 * progress.done // progress.total if progress and progress.total > 0 else None
     return StatusWire(value=value, failed=status.state == "failed", percent=percent)
-
-
-def _parameters(
-    status: ModelStatus, known: Known | None, facts: LoadFacts, template: str | None
-) -> LoadedParameters:
-    info = status.info
-    assert info is not None, "only a loaded model has parameters"
-    return alike(LoadedParameters, facts)(
-        max_seq_len=info.context_length,
-        max_batch_size=info.max_concurrent,
-        cache_size=facts.cache_tokens,
-        prompt_template=template,
-        prompt_template_content=known.template if known else info.chat_template,
-        use_vision="image" in info.modalities,
-        draft=facts.draft_model,
-    )

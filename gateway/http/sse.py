@@ -151,6 +151,22 @@ class EventStream(msgspec.Struct):
             finally:
                 self._ended = True  # one that is due now begins nothing after an error is raised
 
+    async def carried(
+        self,
+        run: Callable[["EventStream"], Awaitable[bytes]],
+        failed: Callable[[Exception], bytes],
+    ) -> None:
+        """`run` writes it, and gives its last frames; of one that broke `failed` does. Raises what
+        it broke with before it began.
+        """
+        async with self.with_comments():
+            try:
+                await self.end(await run(self) + self.framing.end)
+            except Exception as error:
+                if not self.began:
+                    raise
+                await self.end(failed(error) + self.framing.end)
+
     async def _send_comments(self) -> None:
         with anyio.move_on_after(self.patience):
             await self._due.wait()
@@ -200,9 +216,9 @@ SEND_TIMED_OUT = "roundhouse.send_timed_out"  # in a request's state: the client
 
 
 class ProgressStream(msgspec.Struct, frozen=True):
-    """`run` writes frames; what it raises before the first is an HTTP error."""
+    """`run` writes frames, and gives the last; what it raises before the first is an HTTP error."""
 
-    run: Callable[[EventStream], Awaitable[None]]
+    run: Callable[[EventStream], Awaitable[bytes]]
     failed: Callable[[GatewayError], bytes]
     quiet: float
     framing: Framing = SSE
@@ -211,17 +227,7 @@ class ProgressStream(msgspec.Struct, frozen=True):
         """Raises GatewayError as long as nothing has been sent."""
         async with while_connected(receive):
             events = EventStream(send, {}, self.quiet, framing=self.framing)
-            async with events.with_comments():
-                await self._stream(events)
-
-    async def _stream(self, events: EventStream) -> None:
-        try:
-            await self.run(events)
-            await events.end(b"")
-        except Exception as error:
-            if not events.began:
-                raise
-            await events.end(self.failed(client_error(error)))
+            await events.carried(self.run, lambda error: self.failed(client_error(error)))
 
 
 def client_error(error: Exception, request: str = "") -> GatewayError:

@@ -4,6 +4,7 @@ and body clients read as they do everywhere. Knows ASGI; no messages.
 
 import uuid
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import structlog
@@ -25,22 +26,18 @@ def refusing(note: Callable[[str, str, str], None]) -> Callable[[ASGIApp], ASGIA
     answered by HTTP. `note` is called with reason, client and route of the wrong keys.
     """
 
-    def wrap(app: ASGIApp) -> ASGIApp:
-        async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
-            try:
-                await app(scope, receive, send)
-            except GatewayError as error:
-                if scope["type"] != ScopeType.WEBSOCKET:
-                    raise
-                if (reason := refusal(error)) is not None:
-                    client = scope["client"]
-                    route = f"WEBSOCKET {scope['path_template']}"
-                    note(reason, client[0] if client else "", route)
-                await refuse(error, scope, send)
+    async def guarded(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await app(scope, receive, send)
+        except GatewayError as error:
+            if scope["type"] != ScopeType.WEBSOCKET:
+                raise
+            if (reason := refusal(error)) is not None:
+                client = scope["client"]
+                note(reason, client[0] if client else "", f"WEBSOCKET {scope['path_template']}")
+            await refuse(error, scope, send)
 
-        return guarded
-
-    return wrap
+    return lambda app: partial(guarded, app)
 
 
 class Upgrades:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 import structlog
 
-from backends.contract.catalog import BACKENDS, Catalog, ModelFiles
+from backends.contract.catalog import BACKENDS, ModelFiles
 from backends.contract.errors import LoadFailed, UnsupportedModel
 from gateway.registry.folders import MAX_REASON, Scanned, Unusable
 
@@ -75,9 +75,8 @@ class CachedModels:
     one the newest. Its files are links into the cache; those that lead out of it are refused.
     """
 
-    def __init__(self, root: Path, catalog: Catalog = BACKENDS) -> None:
+    def __init__(self, root: Path) -> None:
         self._root = root.expanduser().resolve()
-        self._catalog = catalog
         self._seen: dict[Path, tuple[SnapshotState, Mapping[Names, Scanned]]] = {}
 
     def models(self) -> Mapping[Names, ModelFiles]:
@@ -120,7 +119,7 @@ class CachedModels:
         """By the files' names, without what all of a format have in common."""
         found = {}
         for path in sorted(snapshot.rglob("*")):
-            name = self._catalog.bare_name(str(path.relative_to(snapshot)))
+            name = BACKENDS.bare_name(str(path.relative_to(snapshot)))
             inside = path.is_file() and path.resolve().is_relative_to(self._root)
             if inside and (one := self._recognised(path, f"{repository}:{name}")) is not None:
                 found[name] = one
@@ -129,7 +128,7 @@ class CachedModels:
     def _recognised(self, path: Path, name: str) -> Scanned | None:
         try:
             self._require_inside(path)
-            return self._catalog.recognise(path)
+            return BACKENDS.recognise(path)
         except UnsupportedModel:  # a cache holds all sorts of things
             return None
         except Exception as error:  # noqa: BLE001 - a strange file must not stop the server

@@ -168,15 +168,11 @@ class Downloads:
         download.scope = anyio.CancelScope()
         download.begin()
         self._all[download.state.id] = download
-        self._drop_old()
+        over = [name for name, one in self._all.items() if one.scope is None]
+        for name in over[: max(0, len(self._all) - MOST)]:  # the oldest that don't run
+            del self._all[name]
         self._tasks.start_soon(self._carry_out, download, download.scope)
         return download.state
-
-    def _drop_old(self) -> None:
-        """The oldest that don't run, where there are too many."""
-        over = [name for name, download in self._all.items() if download.scope is None]
-        for name in over[: max(0, len(self._all) - MOST)]:
-            del self._all[name]
 
     async def _carry_out(self, download: _Download, scope: anyio.CancelScope) -> None:
         def is_current() -> bool:

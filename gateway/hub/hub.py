@@ -78,9 +78,8 @@ def _cache_root(config: Config) -> Path:
 class Hub:
     """One per server."""
 
-    def __init__(self, config: Config, catalog: Catalog = BACKENDS) -> None:
+    def __init__(self, config: Config) -> None:
         self._busy: set[Path] = set()
-        self._catalog = catalog
         self.apply(config)
 
     def apply(self, config: Config) -> None:
@@ -88,7 +87,6 @@ class Hub:
         folder = config.hub.folder or next(iter(config.model_dirs), None)
         self._folder = Path(folder).expanduser() if folder else None
         self._cache = _cache_root(config)
-        self._endpoint = config.hub.endpoint
         self.source = HuggingFace(config.hub.endpoint, self._cache)
         self._deletion = config.hub.deletion
 
@@ -103,7 +101,9 @@ class Hub:
 
     async def search(self, search: Search) -> list[FoundModel]:
         """What the hub lists. Raises ModelUnavailable."""
-        return await to_thread.run_sync(searched, self._endpoint, search, abandon_on_cancel=True)
+        return await to_thread.run_sync(
+            searched, self.source.endpoint, search, abandon_on_cancel=True
+        )
 
     async def download(
         self, order: Order, report: Callable[[DownloadProgress], None], fits: Fits = lambda _: True
@@ -120,7 +120,7 @@ class Hub:
         if order.folder is not None:
             self._require_absent(named)
         found = await to_thread.run_sync(self.source.listing, order, abandon_on_cancel=True)
-        chosen = selected(order, found, self._catalog, fits)
+        chosen = selected(order, found, BACKENDS, fits)
         target = within(root, chosen.folder, "folder_name")
         self._require_absent(target)
         if chosen.others:
@@ -381,9 +381,16 @@ async def provided(config: Config, report: DownloadReporter | None = None) -> Co
 
     Raises ConfigError that names the model, for one that can't be had.
     """
-    room = _room(config)
-    hub, report = Hub(config), report or log_reporter
-    models = [await _provided(hub, room, report, model) for model in config.models]
+    room, hub, report = _room(config), Hub(config), report or log_reporter
+    models: list[ModelConfig] = []
+    for model in config.models:
+        found = await to_thread.run_sync(_found, hub, model)
+        if found is None:
+            with _naming(model):
+                wanted = hub_model(model.path)
+                path = await hub.download(wanted, report(model.name), room)
+                found = _lying_at(model, wanted, path)
+        models.append(found)
     return replace(config, models=tuple(models))
 
 
@@ -444,17 +451,6 @@ def _found(hub: Hub, model: ModelConfig) -> ModelConfig | None:
         wanted = hub_model(model.path)
         path = hub.here(wanted, _is_usable)
         return None if path is None else _lying_at(model, wanted, path)
-
-
-async def _provided(
-    hub: Hub, fits: Fits, report: DownloadReporter, model: ModelConfig
-) -> ModelConfig:
-    if (found := await to_thread.run_sync(_found, hub, model)) is not None:
-        return found
-    with _naming(model):
-        wanted = hub_model(model.path)
-        path = await hub.download(wanted, report(model.name), fits)
-        return _lying_at(model, wanted, path)
 
 
 @contextmanager

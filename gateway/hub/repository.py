@@ -112,7 +112,7 @@ def hub_model(text: str) -> Order:
         raise InvalidRequest(
             f"{named!r} is not of the form {HUB}owner/name or {HUB}owner/name:part"
         )
-    return Order(**match.groupdict())
+    return Order(repository=match["repository"], quantization=match["quantization"])
 
 
 class HuggingFace(msgspec.Struct, frozen=True):
@@ -233,24 +233,18 @@ def choices(repository: str, found: Listing, catalog: Catalog) -> Sequence[Offer
         size = sum(file.size for file in found.files)
         names = tuple(file.name for file in found.files)
         return (OfferedModel(name=None, model=repository, backend=None, files=names, size=size),)
-    named = quantizations(list(single))
-    offered = [
-        _choice(repository, named[name].rpartition("/")[2], [*files, *shared], catalog)
-        for name, files in single.items()
-    ]
+    named, offered = quantizations(list(single)), []
+    for name, own in single.items():
+        tag, files = named[name].rpartition("/")[2], [*own, *shared]
+        model = OfferedModel(
+            name=tag,
+            model=f"{repository}:{tag}",
+            backend=backend_of(own[0].name, catalog),
+            files=tuple(file.name for file in files),
+            size=sum(file.size for file in files),
+        )
+        offered.append(model)
     return sorted(offered, key=lambda model: model.size)
-
-
-def _choice(
-    repository: str, tag: str, files: Sequence[RemoteFile], catalog: Catalog
-) -> OfferedModel:
-    return OfferedModel(
-        name=tag,
-        model=f"{repository}:{tag}",
-        backend=backend_of(files[0].name, catalog),
-        files=tuple(file.name for file in files),
-        size=sum(file.size for file in files),
-    )
 
 
 def backend_of(file: str, catalog: Catalog) -> str | None:

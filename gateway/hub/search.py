@@ -39,7 +39,6 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     words: str = ""
     format: ModelFormat = "gguf"
     sort: Sorting = "downloads"
-    limit: int = MOST
 
 
 class FoundModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +77,7 @@ def searched(endpoint: str | None, search: Search) -> list[FoundModel]:
     asked: dict[str, Any] = {
         "filter": search.format,
         "sort": SORTINGS[search.sort],
-        "limit": min(search.limit, MOST),
+        "limit": MOST,
         "expand": list(DETAILS),
         **({"search": search.words} if search.words else {}),
     }

@@ -165,11 +165,6 @@ ORDER BY age LIMIT ?2
 """
 
 
-def size_of_response(kept: KeptResponse) -> int:
-    """Bytes that it takes."""
-    return ROW + sum(map(len, (kept.document, kept.input, kept.output, kept.events)))
-
-
 def size_of_items(items: Sequence[KeptItem]) -> int:
     """Bytes that they take."""
     return sum(ROW + len(item.id.encode()) + len(item.item) for item in items)
@@ -245,7 +240,8 @@ class Store:
         """Keep a response, or what has become of it. Raises TooLarge."""
 
         def work(connection: sqlite3.Connection) -> None:
-            size = size_of_response(kept)
+            texts = (kept.document, kept.input, kept.output, kept.events)
+            size = ROW + sum(map(len, texts))
             self._refuse_large(connection, owner, size)
             values = msgspec.structs.asdict(kept)
             connection.execute(PUT, {**values, "owner": owner, "size": size})
@@ -315,8 +311,7 @@ class Store:
         wanted = frozenset(names)
 
         def places_in(connection: sqlite3.Connection, home: str) -> list[_Place]:
-            is_theirs = conversation_of(connection, owner, home) is not None
-            places = _places(connection, home) if is_theirs else []
+            places = _places(connection, owner, home) or ()
             return [place for place in places if place.id in wanted]
 
         def measure(connection: sqlite3.Connection) -> int:
@@ -410,7 +405,7 @@ class Store:
             if (size := _size_of_talk(connection, owner, id)) is None:
                 return None
             _refuse_long(size, "conversation")
-            return _places(connection, id)
+            return _places(connection, owner, id)
 
         places = await self._run(measure)
         return None if places is None else await self._read(places, room)
@@ -423,11 +418,10 @@ class Store:
         """
 
         def measure(connection: sqlite3.Connection) -> Sequence[_Place] | None:
-            if conversation_of(connection, owner, id) is None:
+            if (places := _places(connection, owner, id)) is None:
                 return None
-            places = _places(connection, id)[:: -1 if newest_first else 1]
-            behind = (k + 1 for k, place in enumerate(places) if place.id == after)
-            start = next(behind, 0)
+            places = places[:: -1 if newest_first else 1]
+            start = next((k + 1 for k, place in enumerate(places) if place.id == after), 0)
             return places[start : start + limit]
 
         places = await self._run(measure)
@@ -437,8 +431,7 @@ class Store:
         """An item of a conversation, if it is there. Raises as `part`."""
 
         def measure(connection: sqlite3.Connection) -> Sequence[_Place]:
-            is_theirs = conversation_of(connection, owner, conversation) is not None
-            places = _places(connection, conversation) if is_theirs else []
+            places = _places(connection, owner, conversation) or ()
             return [place for place in places if place.id == item][:1]
 
         found = await self._read(await self._run(measure), room)
@@ -519,8 +512,12 @@ def _size_of_talk(connection: sqlite3.Connection, owner: str, id: str) -> int | 
     return int(row[0]) if row else None
 
 
-def _places(connection: sqlite3.Connection, conversation: str) -> list[_Place]:
-    """Where a conversation's items are, in their order, without reading them."""
+def _places(connection: sqlite3.Connection, owner: str, conversation: str) -> list[_Place] | None:
+    """Where a conversation's items are, in their order, without reading them; None if it isn't
+    this owner's.
+    """
+    if conversation_of(connection, owner, conversation) is None:
+        return None
     statement = """
         SELECT position, id, length(item) FROM items WHERE conversation = ? ORDER BY position
     """

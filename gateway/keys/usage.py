@@ -27,33 +27,12 @@ from gateway.terms.events import NO_USAGE, Usage
 from gateway.terms.tasks import companions
 
 WRITE_AFTER = 1.0  # seconds between what is counted first and its writing
-DAY = 86_400.0  # seconds
 
 Group: TypeAlias = Literal["key", "model", "day"]
 GROUPS: tuple[Group, ...] = ("key", "model", "day")
 
 log = structlog.get_logger(__name__)
 
-TABLE = """
-CREATE TABLE IF NOT EXISTS usage (
-    day TEXT NOT NULL, owner TEXT NOT NULL, model TEXT NOT NULL, label TEXT NOT NULL,
-    requests INTEGER NOT NULL, failed INTEGER NOT NULL, prompt_tokens INTEGER NOT NULL,
-    cached_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL,
-    reasoning_tokens INTEGER NOT NULL, PRIMARY KEY (day, owner, model)) WITHOUT ROWID
-"""
-ADD = """
-INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (day, owner, model) DO UPDATE SET label = excluded.label,
-    requests = requests + excluded.requests, failed = failed + excluded.failed,
-    prompt_tokens = prompt_tokens + excluded.prompt_tokens,
-    cached_tokens = cached_tokens + excluded.cached_tokens,
-    completion_tokens = completion_tokens + excluded.completion_tokens,
-    reasoning_tokens = reasoning_tokens + excluded.reasoning_tokens
-"""
-SUMS = """
-sum(requests), sum(failed), sum(prompt_tokens), sum(cached_tokens), sum(completion_tokens),
-sum(reasoning_tokens)
-"""
 # What a group is called in the table: labels may be alike, and change.
 COLUMNS: Mapping[Group, str] = {"key": "owner", "model": "model", "day": "day"}
 TAKEN = """
@@ -76,6 +55,21 @@ class Counted(msgspec.Struct, kw_only=True):
         """Both together."""
         for name in self.__struct_fields__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+COUNTS = Counted.__struct_fields__
+TABLE = f"""
+CREATE TABLE IF NOT EXISTS usage (
+    day TEXT NOT NULL, owner TEXT NOT NULL, model TEXT NOT NULL, label TEXT NOT NULL,
+    {", ".join(f"{name} INTEGER NOT NULL" for name in COUNTS)},
+    PRIMARY KEY (day, owner, model)) WITHOUT ROWID
+"""
+ADD = f"""
+INSERT INTO usage VALUES (?, ?, ?, ?{", ?" * len(COUNTS)})
+ON CONFLICT (day, owner, model) DO UPDATE SET label = excluded.label,
+    {", ".join(f"{name} = {name} + excluded.{name}" for name in COUNTS)}
+"""  # noqa: S608 - our own words
+SUMS = ", ".join(f"sum({name})" for name in COUNTS)
 
 
 class UsageRow(Counted, kw_only=True):
@@ -197,7 +191,7 @@ class UsageBook:
 
 def _row(groups: Sequence[Group], row: Sequence[Any]) -> UsageRow:
     _, label, *sums = row[len(groups) :]  # of the last day: SQLite takes it where `max` is
-    counted = dict(zip(Counted.__struct_fields__, sums, strict=True))
+    counted = dict(zip(COUNTS, sums, strict=True))
     named: dict[str, Any] = dict(zip(groups, row, strict=False))
     if "key" in named:
         named["key"] = label or None
@@ -213,7 +207,7 @@ def as_csv(rows: Sequence[UsageRow], groups: Sequence[Group]) -> str:
     """With a line of names, for spreadsheets."""
     text = io.StringIO()
     table = csv.writer(text)
-    names = [*groups, *Counted.__struct_fields__]
+    names = [*groups, *COUNTS]
     table.writerow(names)
     table.writerows([_cell(getattr(row, name)) for name in names] for row in rows)
     return text.getvalue()

@@ -14,6 +14,7 @@ from backends.contract.catalog import BACKENDS, Catalog
 from config.errors import ConfigError
 from config.product import VERSION
 from config.settings import Config
+from config.values import alike
 from gateway.answers.constraints import Constraints
 from gateway.answers.encoding import Encoders
 from gateway.answers.interpreter import Capabilities, Interpreters, SamplingOverrides, Templates
@@ -38,7 +39,7 @@ from gateway.http.books import Activity, Books
 from gateway.http.detached import BACKGROUND, STREAMS, DetachedAnswers, PolledAnswers
 from gateway.http.errors import handlers
 from gateway.http.exchange import HEADERS, counting_hops
-from gateway.http.feed import Feed, reloaded
+from gateway.http.feed import Feed, Reloaded
 from gateway.http.gauges import GaugeHistory, GaugeSampler
 from gateway.http.holding import Holdings, WholeBody, holding
 from gateway.http.inspector import Inspector
@@ -255,7 +256,7 @@ def _services(
         model, ok = report.standing.model, report.standing.outcome in WELL
         usage.count(time.time(), report.access, model, report.usage, ok=ok)
 
-    reloader.begin(registry, followed, lambda report: feed.add(reloaded(report)))
+    reloader.begin(registry, followed, lambda report: feed.add(alike(Reloaded, report)()))
     return Services(
         reloader=reloader,
         announcements=Announcements(reloader),

@@ -26,7 +26,7 @@ from gateway.http.routing import Routes
 from gateway.http.services import Services, call_of
 from gateway.http.sse import SSE, Framing, Plain, attended, comment
 from gateway.mcp.rounds import AnswerInRounds
-from gateway.terms.request import ChatRequest, ImagePart, all_unapplied
+from gateway.terms.request import all_unapplied
 
 # A comment for people; its clients keep time by pings.
 PINGS = Framing(SSE.media_type, anthropic.PING, lambda text: comment(text) + anthropic.PING)
@@ -65,14 +65,9 @@ async def count_tokens(request: AnyRequest, services: Services) -> ASGIApp:
     asked = (await services.read(anthropic.read_messages, await request.body())).request
     async with attended(request):
         found = anthropic.Count(await services.count_tokens(call_of(request, asked)))
-    unapplied = all_unapplied("images") if _has_pictures(asked) else ()
+    unapplied = all_unapplied("images") if asked.has_images else ()
     headers = {anthropic.ID_HEADER: record_of(request).id, **ignoring(unapplied)}
     return Plain(body(found), headers=headers)
-
-
-def _has_pictures(asked: ChatRequest) -> bool:
-    parts = (part for message in asked.messages for part in message.parts)
-    return any(isinstance(part, ImagePart) for part in parts)
 
 
 MESSAGES = Body(

@@ -12,7 +12,7 @@ from litestar import get, post
 from litestar.types import ASGIApp
 
 from config.product import VERSION
-from config.settings import ApisConfig, Config
+from config.settings import ApisConfig
 from config.values import alike
 from gateway.dialects import openai
 from gateway.dialects.dialect import named_frame
@@ -82,7 +82,7 @@ def who(services: Services, access: Access, server: str) -> MeWire:
         version=VERSION,
         server=server,
         default_model=_default(services, access),
-        apis=_enabled_apis(config),
+        apis=[name for name in ApisConfig.__struct_fields__ if getattr(config.apis, name) is True],
         log_prompts=config.log.prompts,
         inspector=config.inspector.enabled,
         downloads=folder,
@@ -92,11 +92,6 @@ def who(services: Services, access: Access, server: str) -> MeWire:
         sync=config.console.sync,
         mcp=services.mcp.names(access),
     )
-
-
-def _enabled_apis(config: Config) -> list[str]:
-    names = ApisConfig.__struct_fields__
-    return [name for name in names if getattr(config.apis, name) is True]
 
 
 def _default(services: Services, access: Access) -> str | None:
@@ -196,7 +191,7 @@ class FeedReader:
         last = request.headers.get("last-event-id", "")
         self._position = services.feed.number(last, self._access)
 
-    async def send_events(self, events: EventStream) -> None:
+    async def send_events(self, events: EventStream) -> bytes:
         """Until the server stops or the key is gone."""
         feed = self._services.feed
         with feed.reading():
@@ -205,7 +200,8 @@ class FeedReader:
                 await events.write(await self._frames())
                 await feed.wait(self._position or 0)
                 if not self._is_let_in():
-                    return
+                    break
+        return b""
 
     def _is_let_in(self) -> bool:
         try:

@@ -6,6 +6,7 @@ for it.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from gateway.hub.repository import OfferedModel, choices, hub_model, needed
 from gateway.hub.search import FORMATS, SORTINGS, FoundModel, Search
 from gateway.keys.access import Access
 from gateway.reconfiguring.reloading import ModelCopy
-from gateway.registry import ModelEntry, ModelStatus
+from gateway.registry import ModelEntry
 from gateway.registry.overview import Fit, Proposal
 from gateway.terms.errors import InvalidRequest, ModelNotFound, ModelUnavailable
 
@@ -220,17 +221,7 @@ async def duplicate(request: AnyRequest, services: Services, order: CopyOrder) -
         backend=entry.files.backend,
         aliases=entry.aliases,
     )
-    copied = _copied(services, original, order)
-    written_there = known is not None and known not in services.reloader.originals
-    audit(request, "copy", model=entry.name, name=copied.name)
-    copy = ModelCopy(entry.name, copied, None if written_there else original)
-    await services.reloader.add(copy)
-    return CopiedWire(await _model_wire(services, copied.name), written(copied))
-
-
-def _copied(services: Services, original: ModelConfig, order: CopyOrder) -> ModelConfig:
-    """What the configuration would say. Raises InvalidRequest for a name that is taken."""
-    return replace(
+    copied = replace(
         original,
         name=_free(services, order.name),
         aliases=(),
@@ -239,6 +230,11 @@ def _copied(services: Services, original: ModelConfig, order: CopyOrder) -> Mode
         pinned=original.pinned if order.pinned is UNSET else order.pinned,
         ttl=original.ttl if order.ttl is UNSET else order.ttl,
     )
+    written_there = known is not None and known not in services.reloader.originals
+    audit(request, "copy", model=entry.name, name=copied.name)
+    copy = ModelCopy(entry.name, copied, None if written_there else original)
+    await services.reloader.add(copy)
+    return CopiedWire(await _model_wire(services, copied.name), written(copied))
 
 
 @api(post, "/v1/admin/models/add", status_code=201, access="admin")
@@ -272,20 +268,12 @@ def _allowed(folders: Sequence[str], given: str) -> Path:
 def _free(services: Services, name: str) -> str:
     if not (name and name.isprintable() and len(name) <= MOST_CHARACTERS):
         raise InvalidRequest.at("name", f"expected 1 to {MOST_CHARACTERS} characters")
-    if _is_taken(services, name):
-        raise InvalidRequest.at("name", f"{name!r} is taken already")
-    return name
-
-
-def _is_taken(services: Services, name: str) -> bool:
-    """Whether a request may mean something by it already."""
     try:
-        services.registry.resolve(name)
+        with suppress(ModelUnavailable):  # a request may mean something by it all the same
+            services.registry.resolve(name)
     except ModelNotFound:
-        return False
-    except ModelUnavailable:
-        pass
-    return True
+        return name
+    raise InvalidRequest.at("name", f"{name!r} is taken already")
 
 
 @api(post, "/v1/admin/models/remove", status_code=200, access="admin")
@@ -330,15 +318,27 @@ async def sampling(request: AnyRequest, services: Services, model: str = "") -> 
     supported.
     """
     status = await services.found(model, request.auth)
-    known, info = await services.capabilities.of(status), status.info
+    known, info, entry = await services.capabilities.of(status), status.info, status.entry
     can = known.capabilities if known else None
-    assert status.entry is not None, "a name that resolves has its files"
+    assert entry is not None, "a name that resolves has its files"
+    reasons: Mapping[str, str] = unsupported(info, ROWS) if info is not None else {}
     return SamplingWire(
         model=status.id,
-        backend=status.entry.files.backend,
-        known=status.info is not None,
-        parameters=_parameters(status),
-        logprobs=True if status.info is not None else None,
+        backend=entry.files.backend,
+        known=info is not None,
+        parameters=[
+            ParameterWire(
+                name=name,
+                applied=None if info is None else name not in reasons,
+                why=reasons.get(name),
+                default=getattr(entry.usual_sampling, name),
+                minimum=bound.low if isinstance(bound := row.bound, Number) else None,
+                maximum=bound.high if isinstance(bound, Number) else None,
+                slider=row.slider,
+            )
+            for name, row in ROWS.items()
+        ],
+        logprobs=True if info is not None else None,
         schemas=info.constrains if info is not None else None,
         drafts=info.drafts if info is not None else None,
         undrafted=undrafted(info) if info is not None else None,
@@ -346,24 +346,6 @@ async def sampling(request: AnyRequest, services: Services, model: str = "") -> 
         tools=None if can is None else "tools" in can,
         reasoning=None if can is None else "reasoning" in can,
     )
-
-
-def _parameters(status: ModelStatus) -> list[ParameterWire]:
-    info, entry = status.info, status.entry
-    assert entry is not None, "a name that resolves has its files"
-    reasons: Mapping[str, str] = unsupported(info, ROWS) if info is not None else {}
-    return [
-        ParameterWire(
-            name=name,
-            applied=None if info is None else name not in reasons,
-            why=reasons.get(name),
-            default=getattr(entry.usual_sampling, name),
-            minimum=bound.low if isinstance(bound := row.bound, Number) else None,
-            maximum=bound.high if isinstance(bound, Number) else None,
-            slider=row.slider,
-        )
-        for name, row in ROWS.items()
-    ]
 
 
 class RoomWire(Fit, frozen=True, kw_only=True):

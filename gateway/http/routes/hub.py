@@ -50,8 +50,8 @@ async def download(request: AnyRequest, services: Services, order: tabby.Downloa
             path = await _timed(fetched(services, wanted), order.timeout)
         return Plain(body(tabby.Downloaded(path)))
 
-    async def send_events(events: EventStream) -> None:
-        await _timed(_send_progress(events, services, wanted), order.timeout)
+    async def send_events(events: EventStream) -> bytes:
+        return await _timed(_progress(events, services, wanted), order.timeout)
 
     return services.progress(request.auth, send_events, openai.error_event)
 
@@ -105,7 +105,8 @@ async def fetched_with_progress(
         return await fetched(services, order, report)
 
 
-async def _send_progress(events: EventStream, services: Services, order: Order) -> None:
+async def _progress(events: EventStream, services: Services, order: Order) -> bytes:
+    """All but the last event."""
     last = DownloadProgress("", 0, 0)
 
     def framed(step: DownloadProgress) -> bytes:
@@ -114,7 +115,7 @@ async def _send_progress(events: EventStream, services: Services, order: Order) 
         return _event("downloading", step)
 
     path = await fetched_with_progress(events, services, order, framed)
-    await events.write(_event("finished", last, path))
+    return _event("finished", last, path)
 
 
 def _event(

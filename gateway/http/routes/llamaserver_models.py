@@ -44,7 +44,7 @@ async def load_model(request: AnyRequest, services: Services, order: NamedModel)
     name = (await services.registry.find(order.model, request.auth)).name
     audit(request, "load", model=name)
 
-    async def send_events(events: EventStream) -> None:
+    async def send_events(events: EventStream) -> bytes:
         was_loaded = services.registry.status(name).state == "loaded"
 
         async def write(waiting: Waiting) -> None:
@@ -59,7 +59,7 @@ async def load_model(request: AnyRequest, services: Services, order: NamedModel)
             services.registry.lease(name, on_wait=report, access=request.auth),
         ):
             pass
-        await events.write(wire.ready(name, cached=was_loaded))
+        return wire.ready(name, cached=was_loaded)
 
     return services.progress(request.auth, send_events, lambda error: wire.failed(name, error))
 
@@ -85,7 +85,7 @@ async def model_events(request: AnyRequest, services: Services) -> ASGIApp:
     misses intermediate states, but never the last one.
     """
 
-    async def send_events(events: EventStream) -> None:
+    async def send_events(events: EventStream) -> bytes:
         with services.registry.watchers.watching() as changes:
             sent: dict[str, wire.StateData] = {}
             await events.write(_changed(services.visible(request.auth), sent))
@@ -94,6 +94,7 @@ async def model_events(request: AnyRequest, services: Services) -> ASGIApp:
                 gone = names.difference(status.id for status in statuses)
                 if frames := _changed(statuses, sent) + _removed(gone, sent):
                     await events.write(frames)
+        return b""
 
     return services.progress(request.auth, send_events, openai.error_event)
 

@@ -141,9 +141,9 @@ async def _presence(
             ):
                 pass
 
-    async def send_lines(events: EventStream) -> None:
+    async def send_lines(events: EventStream) -> bytes:
         await be_present(events.wait)
-        await events.write(body + b"\n")
+        return body + b"\n"
 
     if stream:
         return services.progress(access, send_lines, ollama.error_line, ONE_LINE)
@@ -303,7 +303,7 @@ async def pull(request: AnyRequest, services: Services, order: NamedModel) -> AS
     if wanted is not None:
         audit(request, "download", repository=wanted)
 
-    async def send_lines(events: EventStream) -> None:
+    async def send_lines(events: EventStream) -> bytes:
         if wanted is not None:
             await fetched_with_progress(
                 events,
@@ -311,7 +311,7 @@ async def pull(request: AnyRequest, services: Services, order: NamedModel) -> AS
                 to_fetch(wanted),
                 lambda step: wires.pulling(step.file, step.done, step.total),
             )
-        await events.write(wires.status_line("success"))
+        return wires.status_line("success")
 
     if order.stream:
         return services.progress(request.auth, send_lines, ollama.error_line, NDJSON)

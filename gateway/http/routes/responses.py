@@ -136,11 +136,11 @@ async def _kept(making: Making, run: BackgroundAnswer) -> None:
 
 
 def _following(services: Services, run: BackgroundAnswer, event: int) -> ASGIApp:
-    async def send_events(events: EventStream) -> None:
+    async def send_events(events: EventStream) -> bytes:
         await events.begin()
         async for frames in run.read(await run.place_once_there(event)):
             await events.write(frames)
-        await events.write(DONE)
+        return DONE
 
     return ProgressStream(
         send_events, lambda _error: b"", quiet=services.config.server.comment_after

@@ -71,7 +71,7 @@ async def converse(socket: AnySocket, services: Services) -> None:
     """Create responses by messages."""
     connection = Connection(socket, services)
     try:
-        with services.sockets.opened(connection, socket.scope["auth"].owner):
+        with services.sockets.opened(connection.drain, socket.scope["auth"].owner):
             await socket.accept()
             await connection.run()
     except GatewayError as error:

@@ -139,9 +139,15 @@ async def load(request: AnyRequest, services: Services) -> ASGIApp:
                 pass
         return Plain(body(tabby.LOADED))
 
-    async def send_events(events: EventStream) -> None:
-        async with loading() as news:
-            await _send_load(events, news)
+    async def send_events(events: EventStream) -> bytes:
+        load_reply = tabby.LoadReply()
+        async with loading() as news:  # comments while it waits in line
+            async for waiting in news:
+                if waiting.progress is None:
+                    events.wait(waiting)
+                else:
+                    await events.write(load_reply.progress(waiting.progress))
+            return load_reply.loaded()
 
     return services.progress(request.auth, send_events, openai.error_event)
 
@@ -183,17 +189,6 @@ def _vision(
         return own["vision"](order.vision)
     problem = "takes images, and can't be loaded without" if sees else "takes no images"
     raise InvalidRequest.at("vision", f"{entry.name} {problem}")
-
-
-async def _send_load(events: EventStream, news: AsyncIterable[Waiting]) -> None:
-    """Progress as it comes; comments while it waits in line. The load outlives its listeners."""
-    load_reply = tabby.LoadReply()
-    async for waiting in news:
-        if waiting.progress is None:
-            events.wait(waiting)
-        else:
-            await events.write(load_reply.progress(waiting.progress))
-    await events.write(load_reply.loaded())
 
 
 @api(post, "/v1/model/unload", access="admin", examples=NAMED)

@@ -8,7 +8,6 @@ import msgspec
 from litestar import get
 
 from config.values import alike
-from gateway.answers.turns import Talk
 from gateway.http.auth import AnyRequest
 from gateway.http.routing import Routes
 from gateway.http.services import Services
@@ -55,17 +54,13 @@ class TalksWire(msgspec.Struct, frozen=True, kw_only=True):
 async def talks(request: AnyRequest, services: Services) -> TalksWire:
     """List the conversations that were answered lately, with their hit rates."""
     found = [
-        _wire(one, services)
-        for one in services.pipeline.turns
-        if request.auth.oversees(one.owner) and request.auth.allows(one.model)
+        alike(TalkWire, talk)(
+            conversation=talk.name or None,
+            key=services.authenticator.label(talk.owner),
+            hit_rate=None if talk.hit_rate is None else round(talk.hit_rate, 4),
+            parting=alike(PartingWire, talk.parting)() if talk.parting else None,
+        )
+        for talk in services.pipeline.turns
+        if request.auth.oversees(talk.owner) and request.auth.allows(talk.model)
     ]
     return TalksWire(data=found)
-
-
-def _wire(talk: Talk, services: Services) -> TalkWire:
-    return alike(TalkWire, talk)(
-        conversation=talk.name or None,
-        key=services.authenticator.label(talk.owner),
-        hit_rate=None if talk.hit_rate is None else round(talk.hit_rate, 4),
-        parting=alike(PartingWire, talk.parting)() if talk.parting else None,
-    )
