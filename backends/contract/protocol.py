@@ -485,6 +485,7 @@ class Leasable(Protocol):
         """`tell` is called on the event loop's thread when there is a `failure`, whether the model
         is used then or not.
         """
+        return
 
     @property
     def is_unreached(self) -> bool:
@@ -500,6 +501,7 @@ class Leasable(Protocol):
         """From now on its conversations outlive their slots there; before its first job. An engine
         that can't take them out ignores it.
         """
+        return
 
     async def aclose(self) -> None:
         """Free the device. Called only when no job is open; harmless a second time."""
