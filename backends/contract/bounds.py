@@ -261,7 +261,7 @@ def bounded(job: Generation, info: ModelInfo) -> Generation:
         raise PromptTooLong(len(job.prompt), info.context_length)
     if job.images and "image" not in info.modalities:
         raise InvalidJob("this model doesn't support images", "messages")
-    for name, fault in _faults_for((*given, *sampled), info):
+    for name, fault in _faults((*given, *sampled), info):
         raise InvalidJob(fault, PARAMS.get(name, name))
     sampling = _cold(_fitted(sampling, sampled, info))
     return msgspec.structs.replace(_fitted(job, given, info), sampling=sampling)
@@ -289,7 +289,7 @@ def check_inputs(inputs: Sequence[EncoderInput], info: ModelInfo, field: str = "
     for index, one in enumerate(inputs):
         place = f"{field}[{index}]"
         fields = _named(ENCODER_INPUT, one)
-        for _, fault in (*_faults(fields), *_faults_for(fields, info)):
+        for _, fault in (*_faults(fields), *_faults(fields, info)):
             raise InvalidJob(fault, place)
         if one.second >= len(one.tokens):
             raise InvalidJob("The second text of a pair is empty.", place)
@@ -336,15 +336,10 @@ def _defaults(struct: type[msgspec.Struct]) -> Mapping[str, object]:
     return {field.name: field.default for field in msgspec.structs.fields(struct)}
 
 
-def _faults(fields: Iterable[Field]) -> Iterator[tuple[str, str]]:
+def _faults(fields: Iterable[Field], info: ModelInfo | None = None) -> Iterator[tuple[str, str]]:
+    """The names of `fields` that can't have their values, and why; `info`: in this model."""
     for name, bound, value in fields:
-        if fault := bound.fault(value):
-            yield name, fault
-
-
-def _faults_for(fields: Iterable[Field], info: ModelInfo) -> Iterator[tuple[str, str]]:
-    for name, bound, value in fields:
-        if fault := bound.fault_for(value, info):
+        if fault := bound.fault(value) if info is None else bound.fault_for(value, info):
             yield name, fault
 
 

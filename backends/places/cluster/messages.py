@@ -7,6 +7,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from backends.places.nodes.listening import Listening
+
 
 class Part(msgspec.Struct, frozen=True):
     """A file of a model, here. `place`: its path below the folder that all of them share."""
@@ -29,18 +31,11 @@ class Check(msgspec.Struct, frozen=True, tag=True):
     node: str
 
 
-class NodeFacts(msgspec.Struct, frozen=True):
+class NodeFacts(Listening, frozen=True, kw_only=True):
     """Where a node's workers are reached; bytes of its devices, by its names for them."""
 
-    address: str
-    token: str
     total: dict[str, int]
     free: dict[str, int]
-    fingerprint: str | None = None  # of its certificate; None: without TLS
-
-    def __repr__(self) -> str:
-        """All but the secret, since representations end in logs."""
-        return f"NodeFacts(address={self.address!r})"
 
 
 class Joined(msgspec.Struct, frozen=True, tag=True):

@@ -23,7 +23,7 @@ from backends.places.nodes.listening import (
     memory_here,
     new_token,
 )
-from config.values import user_folder
+from config.values import alike, user_folder
 
 SAMPLES, SAMPLE = 16, 64 * 1024  # parts of a file that are read to know it again, and their bytes
 FOLDER = "cluster"
@@ -102,7 +102,8 @@ class Supervisor(Copies):
     def facts(self) -> NodeFacts:
         """What the gateway needs to know."""
         there = self._listening.result()
-        return NodeFacts(there.address, there.token, *memory_here(), there.fingerprint)
+        total, free = memory_here()
+        return alike(NodeFacts, there)(total=total, free=free)
 
 
 def mark_of(path: Path) -> str:

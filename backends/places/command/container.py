@@ -22,7 +22,13 @@ from msgspec.structs import replace
 from backends.contract.catalog import CPU, ModelFiles
 from backends.contract.errors import LoadFailed, OutOfMemory, UpstreamError
 from backends.contract.protocol import ModelInfo, Progress, Report, Tokenizer
-from backends.contract.remote import PassedAnswer, RemoteEvent, RemoteEvents, RemoteTarget
+from backends.contract.remote import (
+    PassedAnswer,
+    RemoteEvent,
+    RemoteEvents,
+    RemoteRequest,
+    RemoteTarget,
+)
 from backends.machine.processes import is_foreign, tree_memory
 from backends.places.command.process import Command, Process
 from backends.places.upstream.upstream import Upstream, UpstreamModel, client_of
@@ -35,6 +41,7 @@ from config.values import alike
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
+R = TypeVar("R", bound=RemoteRequest)
 
 HOST = "127.0.0.1"
 NO_HEALTH = "none"
@@ -274,9 +281,9 @@ class CommandModel(UpstreamModel):
 
     @asynccontextmanager
     async def _answered(
-        self, upstream: Upstream, question: Question, of: Callable[[int], Question]
+        self, upstream: Upstream, request: R, written: Callable[[Upstream, R], Question]
     ) -> AsyncIterator[RemoteEvents]:
-        answered = super()._answered(upstream, question, of)
+        answered = super()._answered(upstream, request, written)
         async with self._explained_at_its_end(), answered as events:
             yield self._explained(events)
 

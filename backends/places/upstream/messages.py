@@ -34,7 +34,7 @@ from backends.contract.remote import (
     RemoteUsage,
 )
 from backends.places.upstream.faults import Unhealthy, broken, readable, too_large
-from backends.places.upstream.reading import MOST_CALLS
+from backends.places.upstream.reading import FINISH, MOST_CALLS
 from backends.places.upstream.wire import DROPPED, present
 from config.upstreams import UpstreamConfig
 
@@ -305,15 +305,6 @@ def _choice(request: RemoteChat) -> Body:
     return choice
 
 
-# Why it stopped, by OpenAI's names. Others become "stop".
-_FINISH = {
-    "end_turn": "stop",
-    "stop_sequence": "stop",
-    "max_tokens": "length",
-    "model_context_window_exceeded": "length",
-    "tool_use": "tool_calls",
-    "refusal": "content_filter",
-}
 # An error inside a stream has no status of its own.
 _STATUS = {
     "invalid_request_error": 400,
@@ -479,7 +470,7 @@ class MessagesReader:
         if reason is None or self._finished:
             return
         self._finished = True
-        yield RemoteDelta(finished=_FINISH.get(reason, "stop"), stop=stop)
+        yield RemoteDelta(finished=FINISH.get(reason, "stop"), stop=stop)
         yield self._used()
 
     def _count(self, wire: _UsageWire | None) -> None:

@@ -172,6 +172,7 @@ FINISH = {
     "content_filter": "content_filter",
     "function_call": "tool_calls",  # OpenAI's before tools
     "max_tokens": "length",  # Anthropic's
+    "model_context_window_exceeded": "length",
     "model_length": "length",  # Mistral's
     "tool_use": "tool_calls",
     "refusal": "content_filter",

@@ -30,6 +30,7 @@ from backends.contract.remote import (
     RemoteEvent,
     RemoteEvents,
     RemoteRequest,
+    RemoteText,
     RemoteUsage,
 )
 from backends.places.upstream.events import EventReader
@@ -431,7 +432,13 @@ def _as_choice(event: RemoteEvent, index: int, usage: RemoteUsage) -> RemoteEven
 
 
 def single(request: R, index: int) -> R:
-    """`request` for one choice alone; a seed counts on, or all choices would be the same."""
+    """`request` for one choice alone, of a text the `index % n`th answer to one of its prompts; a
+    seed counts on, or all choices would be the same.
+    """
+    prompt, answer = divmod(index, request.n)
     seed = request.parameters.get("seed")
-    own = {"seed": seed + index} if isinstance(seed, int) else {}
-    return replace(request, n=1, parameters={**request.parameters, **own})
+    own = {"seed": seed + answer} if isinstance(seed, int) else {}
+    alone = replace(request, n=1, parameters={**request.parameters, **own})
+    if isinstance(alone, RemoteText):
+        return replace(alone, prompts=(alone.prompts[prompt],))
+    return alone

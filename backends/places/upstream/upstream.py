@@ -2,7 +2,7 @@
 
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from operator import itemgetter
@@ -64,6 +64,7 @@ from config.upstreams import ServerKind, UpstreamConfig
 from config.values import alike
 
 T = TypeVar("T")
+R = TypeVar("R", bound=RemoteRequest)
 
 AGENT = "roundhouse"
 ANTHROPIC_VERSION = "2023-06-01"  # the only one that is documented
@@ -257,36 +258,30 @@ class UpstreamModel(Leasable):
         an iteration that ends without one is a whole answer.
         """
         upstream = self._find()
-
-        def of(index: int) -> Question:
-            return self._question(upstream, single(request, index))
-
-        async with self._answered(upstream, self._question(upstream, request), of) as events:
+        async with self._answered(upstream, request, self._question) as events:
             yield events
 
     @asynccontextmanager
     async def complete(self, request: RemoteText) -> AsyncIterator[RemoteEvents]:
         """As `chat`; all text is content. Choice p * n + i is the i-th answer to prompt p."""
         upstream = self._openai("prompt", "it supports only chats")
-
-        def of(index: int) -> Question:
-            prompt = request.prompts[index // request.n]
-            rest = replace(single(request, index % request.n), prompts=(prompt,))
-            return self._text_question(upstream, rest)
-
-        async with self._answered(upstream, self._text_question(upstream, request), of) as events:
+        async with self._answered(upstream, request, self._text_question) as events:
             yield events
 
     @asynccontextmanager
     async def _answered(
-        self, upstream: Upstream, question: Question, of: Callable[[int], Question]
+        self, upstream: Upstream, request: R, written: Callable[[Upstream, R], Question]
     ) -> AsyncIterator[RemoteEvents]:
-        """The answer to `question`, and to `of` each choice that is left out of it."""
-        asked = upstream.relay.asked
+        """The answer to all of a request, then to each choice of it that is left out there."""
+        question, asked = written(upstream, request), upstream.relay.asked
+
+        def alone(index: int) -> AbstractAsyncContextManager[RemoteEvents]:
+            return asked(written(upstream, single(request, index)))
+
         with upstream.in_use():
             async with (
                 asked(question) as events,
-                with_missing(events, question.choices, lambda one: asked(of(one))) as all_events,
+                with_missing(events, question.choices, alone) as all_events,
             ):
                 yield all_events
 
