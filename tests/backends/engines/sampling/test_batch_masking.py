@@ -31,9 +31,6 @@ class Allowing:
     def drawn(self, token: int) -> None:
         raise NotImplementedError
 
-    def taken_back(self, count: int) -> None:
-        raise NotImplementedError
-
 
 @pytest.mark.parametrize("on_host", [True, False])
 def test_only_what_masks_allow_is_left(*, on_host: bool) -> None:
