@@ -4,9 +4,8 @@ torch and transformers take seconds to import, so they are imported on the loadi
 the event loop's.
 """
 
-from collections.abc import Callable
-from importlib import import_module
-from types import ModuleType
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from backends.contract.catalog import ModelFiles, command
@@ -37,8 +36,8 @@ async def load_encoder(
 
 def preload() -> None:
     """See `ContainerModule.preload`."""
-    for name in ("loading", "engine"):
-        _module(name)
+    with _installed():
+        from backends.engines.transformers import engine, loading  # noqa: F401, PLC0415
 
 
 tokenizer = tokenizer_of
@@ -47,23 +46,27 @@ tokenizer = tokenizer_of
 def _engine(
     files: ModelFiles, options: TransformersOptions, progress: Callable[[float], bool]
 ) -> "TransformersEngine":
-    loading, engine = _module("loading"), _module("engine")
-    made: TransformersEngine = engine.TransformersEngine(loading.load(files, options, progress))
-    return made
+    with _installed():
+        from backends.engines.transformers import engine, loading  # noqa: PLC0415
+    return engine.TransformersEngine(loading.load(files, options, progress))
 
 
 def _encoder(
     files: ModelFiles, options: TransformersOptions, progress: Callable[[float], bool]
 ) -> "TransformersEncoder":
-    encoder = _module("encoder")
-    made: TransformersEncoder = encoder.TransformersEncoder(encoder.load(files, options, progress))
-    return made
+    with _installed():
+        from backends.engines.transformers import encoder  # noqa: PLC0415
+    return encoder.TransformersEncoder(encoder.load(files, options, progress))
 
 
-def _module(name: str) -> ModuleType:
+@contextmanager
+def _installed() -> Iterator[None]:
+    """Raises BackendMissing for what can't be imported: not installed, or built for another
+    machine.
+    """
     try:
-        return import_module(f"backends.engines.transformers.{name}")
-    except (ImportError, OSError) as error:  # not installed, or built for another machine
+        yield
+    except (ImportError, OSError) as error:
         raise BackendMissing(
             f"transformers can't be imported ({error}). Install it: {command('transformers')}"
         ) from error
