@@ -300,10 +300,8 @@ class Loading(msgspec.Struct, frozen=True):
         model = loading.weights()
         vocabulary = loading.vocabulary(model)
         check_drafter(files, model, vocabulary, target)
-        context, layout = (
-            loading.context(model, vocabulary.size, whole_window=True),
-            cache_layout(files, options),
-        )
+        context = loading.context(model, vocabulary.size, whole_window=True)
+        layout = cache_layout(files, options)
         length = options.context_length or layout.cells
         return LlamaDraftModel(
             context,
