@@ -55,7 +55,7 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
         self, loaded: LlamaModel, speculation: Speculation | None = None, pace: Pace = AT_EASE
     ) -> None:
         # A pool remembers more sequences than run: the last is the stage of what is put back.
-        layout = loaded.layout
+        self._layout = layout = loaded.layout
         staged = not layout.split and layout.slots > loaded.info.max_concurrent
         slots = [Slot(index) for index in range(layout.slots - staged)]
         stage = len(slots) if staged else None
@@ -253,9 +253,7 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
 
     def _drafts(self, answering: Sequence[LlamaJob]) -> Mapping[int, StepDraft]:
         """What to verify behind their newest tokens, by key."""
-        if not self.info.drafts or (
-            self._cache.slides and self._loaded.layout.split and answering[1:]
-        ):
+        if not self.info.drafts or (self._cache.slides and self._layout.split and answering[1:]):
             return {}  # see `KvCache.slides`
         # llama.cpp moves recurrent states until those of a pass stand side by side, but not the
         # earlier ones that it keeps of a pass (llama-memory-recurrent.cpp, find_slot): these would
@@ -451,7 +449,7 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
             return place(
                 running.known,
                 slots,
-                compact=self._loaded.layout.split,
+                compact=self._layout.split,
                 spare=self._spare,
                 owner=running.job.cached_for,
                 adapters=self._adapters,
@@ -464,10 +462,10 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
     def _fits(self, running: LlamaJob) -> bool:
         """A shared pool must hold it beside the running jobs, with room for their next ones."""
         started = [other for other in self._running.values() if other.slot is not None]
-        if self._loaded.layout.split or not started:
+        if self._layout.split or not started:
             return True
         taken = sum(len(other.tokens) + GROWTH for other in started)
-        return taken + len(running.tokens) + GROWTH <= self._loaded.layout.cells
+        return taken + len(running.tokens) + GROWTH <= self._layout.cells
 
     def _longer(self, running: LlamaJob, keep: int) -> Found | Coming | None:
         """A job that names its slot finds what is there alone."""
@@ -483,10 +481,7 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
         idle = [one for one in self._slots if one.tokens and not one.busy]
         cells = sum(len(one.tokens) for one in idle)
         for slot in sorted(idle, key=lambda slot: slot.used):
-            if (
-                self._loaded.layout.split
-                or cells * self._loaded.cell_bytes <= IDLE * self.info.size_bytes
-            ):
+            if self._layout.split or cells * self._loaded.cell_bytes <= IDLE * self.info.size_bytes:
                 return
             if slot.index not in staying and slot.owner is not None and not slot.named:
                 nearly = len(slot.tokens) - 2 * BLOCK
@@ -532,7 +527,7 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
         running.restoring = Restoring(found, filling, parted)
 
     def _yields(self, slot: Slot) -> bool:
-        return not self._loaded.layout.split and self._empty_idle(besides=slot)
+        return not self._layout.split and self._empty_idle(besides=slot)
 
     def _adopt(self, running: LlamaJob, slot: Slot) -> int:
         restoring = running.restoring
