@@ -30,7 +30,7 @@ from gateway.registry.gauges import Gauge
 from gateway.registry.history import History, Measurement
 from gateway.registry.kept import ContainerLoader
 from gateway.registry.line import Clock, Place
-from gateway.registry.memory import arithmetic, placed, shares
+from gateway.registry.memory import placed, shares
 from gateway.registry.nodes import HERE as THIS_MACHINE
 from gateway.registry.nodes import bare, named, node_of, without_turns
 from gateway.registry.planning import LoadPlan
@@ -63,15 +63,14 @@ class Broken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoadFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """The load failed; `memory`: because memory ran out; `moved`: the node that it was to lie on is
-    gone.
+    """The load failed; `free`: of each device, where memory ran out; `moved`: the node that it was
+    to lie on is gone.
     """
 
     name: str
     seconds: float
     reason: str
-    memory: bool
-    free: Bytes = {}  # of each device then, where memory ran out
+    free: Bytes | None = None
     moved: bool = False
 
 
@@ -112,7 +111,7 @@ class Loading(msgspec.Struct, kw_only=True):
     progress: Progress | None = None
 
 
-class Resident(msgspec.Struct, frozen=True, kw_only=True):
+class Resident(msgspec.Struct, kw_only=True, eq=False):
     """A model in memory, and when its load began and ended."""
 
     plan: LoadPlan
@@ -178,11 +177,8 @@ class Moves(msgspec.Struct, kw_only=True):
         on have it so.
         """
         for move in (self.loading.get(entry.name), self.residents.get(entry.name)):
-            if isinstance(move, Loading):
+            if move is not None:
                 move.plan = replace(move.plan, entry=entry)
-            elif move is not None:
-                plan = replace(move.plan, entry=entry)
-                self.residents[entry.name] = replace(move, plan=plan)
 
     def cancel(self, name: str) -> None:
         """Stop a load. It ends in Gone."""
@@ -229,7 +225,7 @@ class Moves(msgspec.Struct, kw_only=True):
             log.exception("load failed unexpectedly", model=order.model)
             await self._discard(order.model)
             reason = f"{type(error).__name__}: {error}"
-            outcome = self._failed(loading, order.model, reason, memory=False)
+            outcome = self._failed(loading, order.model, reason)
         finally:
             if loading.scope.cancel_called:
                 outcome = await self._turned_back(order.model, loading)
@@ -284,9 +280,9 @@ class Moves(msgspec.Struct, kw_only=True):
                 container = await self._brought(node_of(order.need), plan, options, report)
         except OutOfMemory as error:
             free = await to_thread.run_sync(self.gauge.free_anew)
-            return replace(self._failed(loading, name, str(error), memory=True), free=free)
+            return replace(self._failed(loading, name, str(error)), free=free)
         except LoadFailed as error:
-            failed = self._failed(loading, name, str(error), memory=False)
+            failed = self._failed(loading, name, str(error))
             return replace(failed, moved=isinstance(error, NodeLost))
         arrived = self.clock.now()
         # Its plan may have been described anew meanwhile.
@@ -341,28 +337,21 @@ class Moves(msgspec.Struct, kw_only=True):
     ) -> Arrived:
         seconds, held = measurement.load_seconds, measurement.devices
         self.history.put(plan.entry.files, plan.loads, measurement)
-        sentence = arithmetic(
-            plan.need,
-            sum(order.free.values()),
-            order.evicted,
-            measured=plan.measured,
-            note=plan.note,
-        )
         log.info(
             "model loaded",
             model=order.model,
             seconds=round(seconds, 3),
             devices=placed(without_turns(order.need) if held is None else held, info.layers),
-            memory=sentence,
+            memory=plan.arithmetic(sum(order.free.values()), order.evicted),
         )
         if plan.fitted is not None and info.buffers:
             log.info("model lies", model=order.model, buffers=placed(info.buffers, {}))
         return Arrived(name=order.model, measured=measurement)
 
-    def _failed(self, loading: Loading, name: str, reason: str, *, memory: bool) -> LoadFailure:
+    def _failed(self, loading: Loading, name: str, reason: str) -> LoadFailure:
         seconds = self.clock.now() - loading.started
         log.warning("load failed", model=name, seconds=round(seconds, 3), reason=reason)
-        return LoadFailure(name=name, seconds=seconds, reason=reason, memory=memory)
+        return LoadFailure(name=name, seconds=seconds, reason=reason)
 
     async def _turned_back(self, name: str, loading: Loading) -> Gone:
         """The load was cancelled; it may have ended well, or failed, all the same."""

@@ -133,10 +133,10 @@ class Orders(RegistryParts, kw_only=True):
                 lies = self.planner.model(plan.entry)  # as it does, and no other way
                 self.carry_out(scheduler.described(now, lies), name)
                 self.watch(ModelLoaded(name, seconds))
-            case LoadFailure(seconds=seconds, reason=reason, memory=memory, free=free, moved=moved):
+            case LoadFailure(seconds=seconds, reason=reason, free=free, moved=moved):
                 self.planner.forget_options(name)  # perhaps the cause: the next load has its own
                 orders = scheduler.load_failed(
-                    now, name, reason, memory=memory, free=free, moved=moved
+                    now, name, reason, memory=free is not None, free=free, moved=moved
                 )
                 self.carry_out(orders, name)
                 self.watch(ModelLoadFailed(name, seconds, reason))

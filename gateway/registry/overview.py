@@ -19,7 +19,7 @@ from gateway.registry.entry import ModelEntry
 from gateway.registry.eviction import candidate, choose_victims, cost
 from gateway.registry.folders import Unusable
 from gateway.registry.gauges import Gauge
-from gateway.registry.memory import arithmetic, by_use
+from gateway.registry.memory import by_use
 from gateway.registry.nodes import without_turns
 from gateway.registry.orders import Orders, RegistryParts
 from gateway.registry.planning import LoadPlan
@@ -294,8 +294,7 @@ class Overview(RegistryParts, kw_only=True):
         )
         if plan is not None:
             evicted = record.evicted if record else ()
-            sentence = arithmetic(plan.need, free, evicted, measured=plan.measured, note=plan.note)
-            sentence = "" if entry.files.elsewhere else sentence
+            sentence = "" if entry.files.elsewhere else plan.arithmetic(free, evicted)
             devices = {} if entry.files.elsewhere else plan.needs[0]
             status = replace(
                 status, need=plan.need, devices=devices, arithmetic=sentence, options=plan.loads

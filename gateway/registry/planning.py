@@ -1,6 +1,6 @@
 """Plans loads: each model's options, the memory it will take and where it will lie."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Any
@@ -21,10 +21,10 @@ from gateway.registry.entry import ModelEntry
 from gateway.registry.history import NOTICED, History, Measurement, paced
 from gateway.registry.ledger import MemoryLedger
 from gateway.registry.loaders import Loader
-from gateway.registry.memory import covered, shares
+from gateway.registry.memory import arithmetic, covered, shares
 from gateway.registry.nodes import HERE as THIS_MACHINE
 from gateway.registry.nodes import NodeOffer, bare, fewest, in_order, named, node_of
-from gateway.registry.protocol import Bytes, Model, Smaller
+from gateway.registry.protocol import Bytes, Evicted, Model, Smaller
 from gateway.terms.errors import InvalidRequest, ModelUnavailable
 
 SHORTEST = 256  # tokens of a context that a refusal proposes
@@ -67,6 +67,10 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         if self.fitted is None:
             return ""
         return self.fitted.note + ("" if self.pace is None else paced(self.pace))
+
+    def arithmetic(self, free: int, evicting: Sequence[Evicted]) -> str:
+        """What it needs of so many free bytes, see `memory.arithmetic`."""
+        return arithmetic(self.need, free, evicting, measured=self.measured, note=self.note)
 
     @property
     def reads(self) -> Mapping[str, float]:
