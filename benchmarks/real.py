@@ -183,13 +183,13 @@ def streams(model: Path, rounds: int) -> Iterator[Target]:
     plan = Plan(model, (1, 4, 16), rounds, seconds=4.0, warm_up=2.0, answer_tokens=64)
     with ExitStack() as running:
         ours = running.enter_context(roundhouse(str(model)))
-        parted = running.enter_context(_roundhouse(model, 8_192, 16))
+        parted = running.enter_context(_roundhouse(model, parts(8_192, 16)))
         measures = {
             report.OURS: over_http(plan, ours, ENDLESS),
             f"{report.OURS}, parts": over_http(plan, parted, ENDLESS),
         }
         if not ik.missing():
-            with_ik = running.enter_context(_roundhouse(model, 8_192, 16, library="ik"))
+            with_ik = running.enter_context(_roundhouse(model, {"library": "ik"}))
             measures[f"{report.OURS}, ik_llama.cpp"] = over_http(plan, with_ik, ENDLESS)
         theirs = peer(running, report.LLAMA_SERVER, llama_server(model, 8_192, 16))
         if theirs is not None:
@@ -222,7 +222,12 @@ def turns(model: Path, rounds: int) -> Iterator[Target]:
     """Second turns of several conversations at once, over HTTP; llama-server has parts."""
     numbers = itertools.count()
     with ExitStack() as running:
-        servers = {report.OURS: running.enter_context(_roundhouse(model, PART, TALKS))}
+        servers = {report.OURS: running.enter_context(_roundhouse(model, parts(PART, TALKS)))}
+        if not ik.missing():
+            options = {"library": "ik", "max_concurrent": TALKS}
+            servers[f"{report.OURS}, ik_llama.cpp"] = running.enter_context(
+                _roundhouse(model, options)
+            )
         other = peer(running, report.LLAMA_SERVER, llama_server(model, PART, TALKS))
         if other is not None:
             servers[report.LLAMA_SERVER] = other
@@ -230,20 +235,22 @@ def turns(model: Path, rounds: int) -> Iterator[Target]:
         found = {
             name: median(each) for name, each in in_turn(measures, max(1, rounds // 4)).items()
         }
-    ours, theirs = found[report.OURS], found.get(report.LLAMA_SERVER, 0.0)
     promise = f"{TALKS} second turns of {WORDS} words at once: llama-server's with parts"
-    yield Target(promise, f"{ours:.0f} and {theirs:.0f} tokens/s", ours >= theirs)
+    outcome = ", ".join(f"{name} {speed:.0f} tokens/s" for name, speed in found.items())
+    met = found[report.OURS] >= found.get(report.LLAMA_SERVER, 0.0)
+    yield Target(promise, outcome, met)
+
+
+def parts(part: int, count: int) -> Mapping[str, object]:
+    """A part of the cache for each of so many conversations, as llama-server has them."""
+    cells = {"cache_tokens": part * count, "context_length": part, "max_concurrent": count}
+    return {**cells, "library": "llama.cpp"}
 
 
 @contextmanager
-def _roundhouse(
-    model: Path, part: int, count: int, library: str = "llama.cpp"
-) -> Iterator[Running]:
-    """With a part of the cache for each of so many conversations, as llama-server has them."""
+def _roundhouse(model: Path, options: Mapping[str, object]) -> Iterator[Running]:
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "roundhouse.yaml"
-        cells = {"cache_tokens": part * count, "context_length": part, "max_concurrent": count}
-        options = {**cells, "library": library}
         models = [{"name": model.stem, "path": str(model), "options": options}]
         config.write_text(json.dumps({"models": models}))
         with roundhouse("--config", str(config)) as running:

@@ -135,6 +135,7 @@ class ModelFiles(ModelFacts, frozen=True, kw_only=True):
     recurrent_layers: int = 0
     scan_bytes: int = 0  # of one token, while a state space is scanned; 0: it isn't
     window: int = 0  # tokens that layers with a sliding window see
+    latent: bool = False  # a token's keys and values are kept as one (MLA)
     sliding_bytes_per_token: int = 0  # of `cache_bytes_per_token`, what those layers have
     positions: int = 0  # rows of its table of positions, beyond which it can't read; 0: it has none
     # bytes of main memory that its process holds while it is parked; 0: unknown; None: it can't be

@@ -24,4 +24,4 @@ def missing() -> str:
 
 def described() -> str:
     """Of the installed release, for people."""
-    return f"{PACKAGE} {TRIED} for files of its own, and on CPUs where max_concurrent is 1"
+    return f"{PACKAGE} {TRIED} for files of its own, and on processors where it is faster"

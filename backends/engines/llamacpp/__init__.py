@@ -5,6 +5,7 @@ Without an engine:
 
     files.py      recognises a GGUF file; the memory it needs; its options elsewhere
     libraries.py  whether llama.cpp computes it, or ik_llama.cpp
+    speeds.py     which of them was faster here
     layout.py     how its cache is laid out, and what a pass over it takes
     gguf.py       the header of one
     memory.py     the memory that its graph, the CPU's own layouts, a projector or an encoder take
@@ -14,8 +15,9 @@ With one:
 
     container.py  entry points: `load`, `load_encoder`
     rehearsal.py  what the child of `trial.py` does with a file
+    race.py       measures it, in a child
     library.py    the bindings, and whether the library fits them
-    ik.py         ik_llama.cpp in llama.cpp's place: a context for each sequence
+    ik.py         ik_llama.cpp in llama.cpp's place
     proof.py      a greedy answer, at an installation
     loading.py    options -> model and context; progress, cancellation, errors, its log
     vocabulary.py tokens and texts, cut so that tokenizing a long one ends no process

@@ -25,10 +25,16 @@ except (ImportError, OSError, RuntimeError) as error:  # not installed, or built
 async def load(files: ModelFiles, options: LlamaCppOptions, report: Report) -> ModelContainer:
     """Loads on a thread of its own. When cancelled, llama.cpp stops at its next tensor."""
     libraries.check(files, options)
+    is_open = libraries.is_open(files, options)
+    if options.host is None and options.library == "auto":
+        # It was to run in this process, so without what may end it, whatever is known by now.
+        options = msgspec.structs.replace(options, library="llama.cpp")
     uses_ik = libraries.uses_ik(files, options)
     # A trial has fewer requests at once, and is of the same library.
     options = msgspec.structs.replace(options, library="ik" if uses_ik else "llama.cpp")
     await trial.check(files, options)
+    if is_open:
+        await trial.race(files, options)
     load = loading.load
     if uses_ik:
         from backends.engines.llamacpp import ik  # noqa: PLC0415 - installed seldom

@@ -77,7 +77,6 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
         moved = self._cache.copied(layout.cells // layout.slots) * loaded.cell_bytes
         self._spare = FEW + moved // COPIED
         self._threads = loaded.threads
-        self._lost: set[int] = set()  # slots for which there was no memory
         self._rows = Rows(loaded.context, loaded.vocabulary)
         self._together: frozenset[int] = frozenset()  # whose last pass was without prompts
         self.takes_snapshots = not self._cache.goes_anywhere and loaded.snapshot_bytes > 0
@@ -136,10 +135,7 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
         if self._encoder_thread is not None:
             self._encoder_thread.drop(running)
         running.free()
-        cached = super().release(key)
-        if not self._running:
-            self._lost.clear()  # there may be memory again
-        return cached
+        return super().release(key)
 
     def recover(self) -> None:
         if self._encoder_thread is not None:
@@ -148,7 +144,6 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
             running.free()
         self._forget_jobs()
         self._cache.clear()
-        self._lost.clear()
         self._slots[:] = [Slot(slot.index) for slot in self._slots]
 
     def close(self) -> None:
@@ -411,12 +406,6 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
         if placement is None:
             return False
         slot, source = self._slots[placement.slot], self._slots[placement.source]
-        try:
-            self._context.reserve(slot.index)
-        except OutOfMemory as error:  # the others go on, and it waits for one of their slots
-            log.warning("no memory for another sequence", slot=slot.index, reason=str(error))
-            self._lost.add(slot.index)
-            return self._start(running)
         started = (other for other in self._running.values() if other.slot is not None)
         found = self._sought(running, placement, started, marks=self.takes_snapshots)
         if isinstance(found, Coming):
@@ -443,12 +432,11 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
             slot.cuts_from = self._cache.cuts_from(slot.index, len(slot.tokens))
         named = running.job.slot
         if named is None:
-            slots = [slot for slot in self._slots if slot.index not in self._lost]
-            if all(slot.busy for slot in slots):
+            if all(slot.busy for slot in self._slots):
                 return None
             return place(
                 running.known,
-                slots,
+                self._slots,
                 compact=self._layout.split,
                 spare=self._spare,
                 owner=running.job.cached_for,

@@ -213,6 +213,7 @@ def _describe(path: Path, header: Header, layouts: CpuLayouts) -> ModelFiles | N
         activation_bytes=4 * max(graph.activations()),
         attention_bytes=4 * graph.activations()[1],
         window=graph.window() if sliding else 0,
+        latent=header.number(f"{architecture}.attention.kv_lora_rank") > 0,
         sliding_bytes_per_token=0 if encodes else sliding,
         positions=_positions(tensors),
         task=memory.task(header),

@@ -1,15 +1,13 @@
 """ik_llama.cpp as the library of the engine, behind the functions of llama.cpp that it calls.
 
-With several sequences in one context ik_llama.cpp ends the process (flash attention: GGML_ASSERT(S
-> 0)), and without flash attention it answers wrongly once cells were freed or copied. One sequence
-with flash attention is right. So each has a context of its own here, over the same weights, and a
-batch is computed sequence by sequence. Vocabulary and samplers are llama.cpp's.
+With several sequences in one context its flash attention ends the process (GGML_ASSERT(S > 0)), so
+that is for one request at a time; several share a pool without it. Vocabulary and samplers are
+llama.cpp's.
 """
 
 import ctypes
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from itertools import pairwise
 from typing import Any
 
 import ik_llama_cpp._ctypes_api as bindings
@@ -20,7 +18,7 @@ from backends.contract.catalog import ModelFiles
 from backends.contract.errors import GenerationFailed, LoadFailed, OutOfMemory
 from backends.engines.llamacpp import loading
 from backends.engines.llamacpp.files import fitted, layers_on_cards
-from backends.engines.llamacpp.layout import cache_layout, context_length
+from backends.engines.llamacpp.layout import cache_layout
 from backends.engines.llamacpp.libraries import RIGHT_ROWS, WRONG, on_cpu
 from backends.engines.llamacpp.library import Context, differences
 from backends.engines.llamacpp.loading import LlamaModel
@@ -53,11 +51,31 @@ def _function(name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
     return function
 
 
-_FIELDS = (("token", _INT), ("pos", _INT), ("n_seq_id", _INT), ("logits", ctypes.c_int8))
+class View(ctypes.Structure):
+    """`llama_kv_cache_view`: which cells are in use. `free`: of the longest run that isn't."""
+
+    _fields_ = (
+        ("cells", _INT),
+        ("sequences", _INT),
+        ("tokens", _INT),
+        ("used", _INT),
+        ("free", _INT),
+        ("free_from", _INT),
+        ("of_cells", _POINTER),
+        ("of_sequences", _POINTER),
+    )
+
+
 _seq = (_POINTER, _INT)
 _seq_rm = _function("llama_kv_cache_seq_rm", ctypes.c_bool, *_seq, _INT, _INT)
+_seq_cp = _function("llama_kv_cache_seq_cp", None, _POINTER, _INT, _INT, _INT, _INT)
 _pos_min = _function("llama_kv_cache_seq_pos_min", _INT, *_seq)
 _pos_max = _function("llama_kv_cache_seq_pos_max", _INT, *_seq)
+_view_init = _function("llama_kv_cache_view_init", View, *_seq)
+_view_update = _function("llama_kv_cache_view_update", None, _POINTER, ctypes.POINTER(View))
+_view_free = _function("llama_kv_cache_view_free", None, ctypes.POINTER(View))
+_defrag = _function("llama_kv_cache_defrag", None, _POINTER)
+_update = _function("llama_kv_cache_update", _INT, _POINTER)
 _state = (_INT, ctypes.c_uint32)  # sequence, flags
 _state_size = _function("llama_state_seq_get_size", _SIZE, _POINTER, *_state)
 _state_get = _function("llama_state_seq_get_data", _SIZE, _POINTER, _POINTER, _SIZE, *_state)
@@ -88,16 +106,18 @@ def load(
         _log_set(loading.LISTENER, None)
         model = _load_model(files, options, progress)
         held.callback(bindings.llama_free_model, model)
-        slots = cache_layout(files, options).slots
-        contexts = Contexts(model, context_parameters(files, options), slots, vocabulary.size)
-        held.callback(contexts.free)
-        contexts.of(0)  # whether there is memory for it
+        context = bindings.llama_init_from_model(model, context_parameters(files, options))
+        if not context:
+            raise OutOfMemory(f"not enough memory for the KV cache: {loading.last_errors()}")
+        held.callback(bindings.llama_free, context)
+        pool = Pool(context, model, vocabulary.size)
+        held.callback(pool.close)
         info = loading.info_of(vocabulary, files, options, None)
         build = f"{ik.PACKAGE} {ik.TRIED} {_system_info().decode()}"
         info = msgspec.structs.replace(
             info, keeps_slots=False, layers={}, buffers={}, memory=None, build=build
         )
-        return loading.loaded(files, options, contexts, vocabulary, info, held)
+        return loading.loaded(files, options, pool, vocabulary, info, held)
 
 
 def _load_model(
@@ -150,10 +170,10 @@ def _overrides(files: ModelFiles, options: LlamaCppOptions) -> list[loading.Over
 
 
 def context_parameters(files: ModelFiles, options: LlamaCppOptions) -> Any:
-    """Of each context."""
-    params = bindings.llama_context_default_params()
-    params.n_ctx = context_length(files, options)
-    params.n_seq_max, params.flash_attn = 1, True
+    """Of the context."""
+    params, layout = bindings.llama_context_default_params(), cache_layout(files, options)
+    params.n_ctx, params.n_seq_max = layout.cells, layout.slots
+    params.flash_attn = layout.slots == 1
     params.mla_attn, params.attn_max_batch = options.ik.mla, options.ik.amb
     params.fused_moe_up_gate = options.ik.fmoe
     params.n_batch = options.batch_size
@@ -165,114 +185,71 @@ def context_parameters(files: ModelFiles, options: LlamaCppOptions) -> Any:
     return params
 
 
-class Contexts(Context):
-    """A context for each sequence, made when it gets its first token; as llama.cpp's functions see
-    it, one context with split cache, and its memory. It is its own library.
-    """
+class Pool(Context):
+    """A context, and its memory, as llama.cpp's functions see theirs. It is its own library."""
 
     llama_batch = bindings.llama_batch
+    llama_get_logits_ith = bindings.llama_get_logits_ith
+    llama_set_n_threads = _set_threads
+    llama_memory_seq_cp = _seq_cp
+    llama_memory_seq_pos_min = _pos_min
+    llama_state_seq_get_data_ext = _state_get
 
-    def __init__(self, model: int, params: Any, slots: int, vocabulary: int) -> None:
-        super().__init__(self, model)
-        self._model, self._params = model, params
-        self._each: list[int | None] = [None] * slots
-        self._threads = params.n_threads, params.n_threads_batch
-        self._batch = bindings.llama_batch()
-        self._sequence = (_INT * 1)(0)  # in each context the only one
-        pointers = (ctypes.c_void_p * params.n_batch)(
-            *[ctypes.addressof(self._sequence)] * params.n_batch
-        )
-        self._batch.seq_id = ctypes.cast(pointers, ctypes.POINTER(ctypes.POINTER(_INT)))
-        self._rows: list[tuple[int, int]] = []  # of the last batch: whose context, which row there
+    def __init__(self, context: int, model: int, vocabulary: int) -> None:
+        super().__init__(self, context)
+        self._model = model
         self._ids = np.arange(vocabulary)
+        self._view = _view_init(self, 1)
+        self._freed = False  # there may be free cells between others
 
-    def free(self) -> None:
-        for context in filter(None, self._each):
-            bindings.llama_free(context)
-        self._each = [None] * len(self._each)
+    def close(self) -> None:
+        _view_free(self._view)
 
-    def of(self, sequence: int) -> int:
-        """Its context. Raises OutOfMemory."""
-        context = self._each[sequence]
-        if context is None:
-            context = self._each[sequence] = bindings.llama_init_from_model(
-                self._model, self._params
-            )
-            if not context:
-                raise OutOfMemory(f"not enough memory for a sequence: {loading.last_errors()}")
-            _set_threads(context, *self._threads)
-        return context
+    def llama_decode(self, context: Context, batch: Any) -> int:
+        self._close_up()
+        return int(bindings.llama_decode(context, batch))
 
-    def reserve(self, sequence: int) -> None:
-        self.of(sequence)
-
-    def llama_decode(self, _context: Context, batch: Any) -> int:
-        """Each sequence's rows, which are neighbours, by themselves. Raises GenerationFailed, also
-        where llama.cpp would want room: others may have been computed already.
+    def _close_up(self) -> None:
+        """Cells in use move together. ik_llama.cpp looks for the last of them in strides of 32
+        (llama_kv_cache_cell_max): where it meets free cells alone it attends to too few. Some moves
+        fit into a graph, so it may take several. Raises GenerationFailed.
         """
-        ids = list((_INT * batch.n_tokens).from_address(ctypes.addressof(batch.seq_id[0].contents)))
-        starts = [row for row, one in enumerate(ids) if not row or one != ids[row - 1]]
-        self._rows.clear()
-        for start, end in pairwise([*starts, len(ids)]):
-            context = self.of(ids[start])
-            self._rows += [(context, row) for row in range(end - start)]
-            if code := bindings.llama_decode(context, self._part(batch, start, end)):
-                raise GenerationFailed(f"ik_llama.cpp's llama_decode failed with code {code}")
-        return 0
-
-    def _part(self, batch: Any, start: int, end: int) -> Any:
-        part = self._batch
-        part.n_tokens = end - start
-        for name, kind in _FIELDS:
-            address = ctypes.addressof(getattr(batch, name).contents) + start * ctypes.sizeof(kind)
-            setattr(part, name, ctypes.pointer(kind.from_address(address)))
-        return part
-
-    def llama_get_logits_ith(self, _context: Context, row: int) -> Any:
-        return bindings.llama_get_logits_ith(*self._rows[row])
+        before = -1
+        while self._freed:
+            _view_update(self, self._view)
+            self._freed = self._view.free < self._view.cells - self._view.used
+            if self._freed and (self._view.free == before or (_defrag(self), _update(self))[1]):
+                raise GenerationFailed("ik_llama.cpp can't move the cells of its cache together")
+            before = self._view.free
 
     def llama_sampler_sample(self, chain: Any, _context: Context, row: int) -> int:
         return draw_among(chain, self.row(row, len(self._ids)), self._ids).token
 
-    def llama_set_n_threads(self, _context: Context, single: int, batch: int) -> None:
-        self._threads = single, batch
-        for context in filter(None, self._each):
-            _set_threads(context, single, batch)
-
-    def llama_get_memory(self, _context: Context) -> "Contexts":
+    def llama_get_memory(self, _context: Context) -> "Pool":
         return self
 
-    def llama_memory_clear(self, _memory: "Contexts", _data: bool) -> None:  # noqa: FBT001 - as llama.cpp's
-        for context in filter(None, self._each):
-            bindings.llama_kv_cache_clear(context)
+    def llama_memory_clear(self, memory: "Pool", _data: bool) -> None:  # noqa: FBT001 - as llama.cpp's
+        bindings.llama_kv_cache_clear(memory)
 
-    def llama_memory_seq_rm(self, _memory: "Contexts", sequence: int, start: int, end: int) -> bool:
-        context = self._each[sequence]
-        return context is None or bool(_seq_rm(context, 0, start, end))
+    def llama_memory_seq_rm(self, memory: "Pool", sequence: int, start: int, end: int) -> bool:
+        self._freed = True
+        return bool(_seq_rm(memory, sequence, start, end))
 
-    def llama_memory_seq_pos_min(self, _memory: "Contexts", sequence: int) -> int:
-        context = self._each[sequence]
-        return -1 if context is None else int(_pos_min(context, 0))
-
-    def llama_memory_seq_pos_max(self, _memory: "Contexts", sequence: int) -> int:
+    def llama_memory_seq_pos_max(self, memory: "Pool", sequence: int) -> int:
         """Where ik_llama.cpp says 0 of an empty one, too, -1."""
-        empty = self.llama_memory_seq_pos_min(self, sequence) < 0
-        return -1 if empty else int(_pos_max(self._each[sequence], 0))
+        return -1 if _pos_min(memory, sequence) < 0 else int(_pos_max(memory, sequence))
 
-    def llama_state_seq_get_size_ext(self, _context: Context, sequence: int, flags: int) -> int:
+    def llama_state_seq_get_size_ext(self, context: Context, sequence: int, flags: int) -> int:
         """Nothing of an empty one: what it would give ends the process where it is put back."""
-        empty = self.llama_memory_seq_pos_min(self, sequence) < 0
-        return 0 if empty else int(_state_size(self._each[sequence], 0, flags))
-
-    def llama_state_seq_get_data_ext(
-        self, _context: Context, data: Any, size: int, sequence: int, flags: int
-    ) -> int:
-        return int(_state_get(self._each[sequence], data, size, 0, flags)) if size else 0
+        return 0 if _pos_min(context, sequence) < 0 else int(_state_size(context, sequence, flags))
 
     def llama_state_seq_set_data_ext(
-        self, _context: Context, data: Any, size: int, sequence: int, flags: int
+        self, context: Context, data: Any, size: int, sequence: int, flags: int
     ) -> int:
-        return int(_state_set(self.of(sequence), data, size, 0, flags))
+        """Free cells must be neighbours."""
+        self._close_up()
+        self._freed = True  # what the sequence had
+        return int(_state_set(context, data, size, sequence, flags))
 
     def llama_synchronize(self, _context: Context) -> None:
         """Rows that are read are waited for."""

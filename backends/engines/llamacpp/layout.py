@@ -71,32 +71,49 @@ def context_length(files: ModelFiles, options: LlamaCppOptions) -> int:
 
 
 def cache_layout(files: ModelFiles, options: LlamaCppOptions) -> Layout:
-    """A part for each sequence where ik_llama.cpp computes it; else llama.cpp's."""
-    if not uses_ik(files, options):
-        return llama_cpp_layout(files, options)
-    slots = options.max_concurrent
-    return Layout(context_length(files, options) * slots, slots, split=True)
-
-
-def llama_cpp_layout(files: ModelFiles, options: LlamaCppOptions) -> Layout:
-    """Split where a whole part for each takes no more than the pool would: `cache_tokens` cells, or
-    a small cache. So a shorter context never takes more than a longer one.
+    """Of llama.cpp what costs less; of ik_llama.cpp a pool, or all for one request at a time, which
+    then has flash attention. It moves no cells that are latent, so there others wait.
     """
-    length, asked, wanted = (
-        context_length(files, options),
-        options.cache_tokens,
-        options.max_concurrent,
-    )
-    count = affordable(wanted, files, options)
-    parts = Layout(max(length * count, asked or 0), count, split=True)
-    full = padded(parts) if asked is None else length * wanted
-    room = min(full, SMALL_CACHE // max(1, files.cache_bytes_per_token)) if asked is None else asked
+    parts, pool = _parts(files, options), _pool(files, options)
+    if not uses_ik(files, options):
+        return parts if parts.slots > 1 and _is_cheap(parts, pool, files, options) else pool
+    if options.max_concurrent == 1 or files.latent:
+        return Layout(context_length(files, options), 1, split=True)
+    return pool
+
+
+def _parts(files: ModelFiles, options: LlamaCppOptions) -> Layout:
+    """A whole one for each sequence."""
+    count = affordable(options.max_concurrent, files, options)
+    cells = max(context_length(files, options) * count, options.cache_tokens or 0)
+    return Layout(cells, count, split=True)
+
+
+def _pool(files: ModelFiles, options: LlamaCppOptions) -> Layout:
+    """`cache_tokens` cells, or a small cache."""
+    wanted, asked = options.max_concurrent, options.cache_tokens
     slots = affordable(max(wanted, min(wanted * SPARE_SLOTS, MOST_SLOTS)), files, options)
-    pool = Layout(max(length, room), slots, split=False)
-    cheap = full <= room and length * files.cache_bytes_per_token <= LARGE_PART
-    if asked is None and files.window:
-        cheap &= window_cells(files, options, parts) <= window_cells(files, options, pool)
-    return parts if cheap and count > 1 else pool
+    room = min(padded(_parts(files, options)), _small(files)) if asked is None else asked
+    return Layout(max(context_length(files, options), room), slots, split=False)
+
+
+def _is_cheap(parts: Layout, pool: Layout, files: ModelFiles, options: LlamaCppOptions) -> bool:
+    """A whole part for each takes no more than the pool would. So a shorter context never takes
+    more than a longer one.
+    """
+    length, asked = context_length(files, options), options.cache_tokens
+    if length * files.cache_bytes_per_token > LARGE_PART:
+        return False
+    if asked is not None:
+        return length * options.max_concurrent <= asked
+    slides = files.window and window_cells(files, options, parts) > window_cells(
+        files, options, pool
+    )
+    return padded(parts) <= _small(files) and not slides
+
+
+def _small(files: ModelFiles) -> int:
+    return SMALL_CACHE // max(1, files.cache_bytes_per_token)
 
 
 def affordable(slots: int, files: ModelFiles, options: LlamaCppOptions) -> int:
@@ -243,7 +260,7 @@ def pass_bytes(files: ModelFiles, options: LlamaCppOptions, layout: Layout) -> i
     whole = files.cache_bytes_per_token > files.sliding_bytes_per_token
     mask = tokens * (cells * whole + sliding)
     attending = 0
-    if options.flash_attention == "off":  # the scores themselves lie in memory, at 32 bits
+    if _has_scores(files, options, layout):  # they lie in memory themselves, at 32 bits
         mask, scores = 4 * mask, 4 * tokens * cells * files.heads
         attending = tokens * files.attention_bytes + scores
     else:
@@ -251,5 +268,9 @@ def pass_bytes(files: ModelFiles, options: LlamaCppOptions, layout: Layout) -> i
     states = layout.slots * files.state_bytes * (1 + states_back(files, options))  # of one layer
     # Scored prompts add at most `OUTPUT_BYTES`.
     logits = 4 * max(layout.slots, _drafted(files, options)) * files.vocab_size
-    each = mask + max(tokens * files.activation_bytes + states, attending, logits)
-    return each * (layout.slots if uses_ik(files, options) else 1) + logits
+    return mask + max(tokens * files.activation_bytes + states, attending, logits) + logits
+
+
+def _has_scores(files: ModelFiles, options: LlamaCppOptions, layout: Layout) -> bool:
+    """Whether it is computed without flash attention, as ik_llama.cpp's pool always is."""
+    return options.flash_attention == "off" or (uses_ik(files, options) and not layout.split)

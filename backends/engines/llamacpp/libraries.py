@@ -6,6 +6,7 @@ from msgspec.structs import asdict
 
 from backends.contract.catalog import Library, ModelFiles
 from backends.contract.errors import BackendMissing, LoadFailed
+from backends.engines.llamacpp import speeds
 from backends.machine import ggml, ik
 from config.engines import IkOptions, LlamaCppOptions
 
@@ -17,6 +18,7 @@ WRONG, RIGHT_ROWS = frozenset({3, 7}), 31
 # What it was compared with llama.cpp on: types up to BF16, and architectures.
 TYPES = frozenset({0, 1, 2, 6, 8, 10, 11, 12, 13, 14, 20, 23, 30})
 ARCHITECTURES = frozenset({"llama", "qwen2", "qwen3"})
+WORTH = 1.1  # times as fast, since it runs in a process of its own
 _PLAIN = asdict(IkOptions())
 
 
@@ -42,9 +44,26 @@ def chosen(files: ModelFiles, options: LlamaCppOptions) -> Library:
         return _ik(reason) if options.library == "ik" else Library(LLAMA_CPP, reason)
     if lacking := _lacking(files, options):
         return Library(LLAMA_CPP, f"{IK} lacks {lacking}")
-    if reason := ik.missing() or _slower(files, options):
+    if reason := ik.missing() or _untried(files):
         return Library(LLAMA_CPP, reason)
-    return _ik("it is faster for one request at a time")
+    times = speeds.remembered(files, options)
+    if times is None:
+        return _ik("it is faster on processors, as far as nothing was measured")
+    if times < WORTH:
+        ended, slow = f"{IK} ended its process", f"{IK} was {times:.1f} times as fast here"
+        return Library(LLAMA_CPP, slow if times else ended)
+    return _ik(f"it was {times:.1f} times as fast here")
+
+
+def is_open(files: ModelFiles, options: LlamaCppOptions) -> bool:
+    """Whether their speed decides, and isn't known."""
+    by_speed = options.library == "auto" and not any(kind >= FIRST_OF_IK for kind in files.types)
+    return (
+        by_speed
+        and files.size_bytes <= speeds.LARGEST
+        and chosen(files, options).may_end
+        and speeds.remembered(files, options) is None
+    )
 
 
 def _ik(reason: str) -> Library:
@@ -94,13 +113,10 @@ def _lacking(files: ModelFiles, options: LlamaCppOptions) -> str:
     )
 
 
-def _slower(files: ModelFiles, options: LlamaCppOptions) -> str:
-    """Why it isn't taken where llama.cpp can be: it computes one request after the other, llama.cpp
-    all in one pass (docs/models.md has the figures).
-    """
+def _untried(files: ModelFiles) -> str:
+    """What it was never compared on."""
     return _first(
         {
-            "it computes several requests at once (max_concurrent)": options.max_concurrent > 1,
             "its quantization": not TYPES.issuperset(files.types),
             f"architecture {files.architecture}": files.architecture not in ARCHITECTURES,
         }

@@ -173,9 +173,6 @@ class Context:
         self.api = library
         self._as_parameter_ = pointer
 
-    def reserve(self, sequence: int) -> None:
-        """Memory for a sequence is there: llama.cpp takes all at the load. Raises OutOfMemory."""
-
     def row(self, row: int, size: int) -> npt.NDArray[np.float32]:
         """The logits of the last batch's `row`, where they are kept until the next; `size`: of the
         vocabulary.

@@ -7,8 +7,10 @@ import asyncio
 import os
 import sys
 import threading
+from collections.abc import Callable, Coroutine
 from contextlib import aclosing
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
@@ -77,13 +79,16 @@ async def _answer(
             pass
 
 
-def main(path: str, options: str) -> int:
+Use: TypeAlias = Callable[[ModelFiles, LlamaCppOptions], Coroutine[None, None, None]]
+
+
+def main(use: Use, path: str, options: str) -> int:
     """Of the child: 0, or `REFUSED`, or it doesn't return."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         files = recognise(Path(path))
         assert files is not None
-        asyncio.run(_rehearse(files, msgspec.json.decode(options, type=LlamaCppOptions)))
+        asyncio.run(use(files, msgspec.json.decode(options, type=LlamaCppOptions)))
     except BackendError:
         return REFUSED
     return 0
@@ -95,4 +100,4 @@ def _end_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(main(_rehearse, *sys.argv[1:]))

@@ -13,6 +13,7 @@ moment, as when memory ran out.
 import asyncio
 import hashlib
 import os
+import signal
 import sys
 from asyncio.subprocess import PIPE
 from pathlib import Path
@@ -22,6 +23,7 @@ import structlog
 
 from backends.contract.catalog import ModelFiles
 from backends.contract.errors import LoadFailed, process_end
+from backends.engines.llamacpp import speeds
 from backends.engines.llamacpp.files import adapter_paths, draft, draft_options, fitted
 from backends.engines.llamacpp.library import api
 from config.engines import DraftOptions, LlamaCppOptions
@@ -35,7 +37,8 @@ SECONDS, SLOWEST = 120, 50 << 20  # for any file; bytes that a disk reads in a s
 KEPT = 1000  # files remembered; beyond that those that survived first are forgotten
 REFUSED = 3  # the exit status of a child that got an error; Python's own are 1 and 2
 PICTURE = "picture"  # the line a child prints before it loads the projector
-CHILD = f"{__package__}.rehearsal"  # it imports this module
+CHILD, RACE = f"{__package__}.rehearsal", f"{__package__}.race"  # they import this module
+RACING = 60.0  # seconds
 
 
 async def check(files: ModelFiles, options: LlamaCppOptions, seconds: float = SECONDS) -> None:
@@ -50,7 +53,7 @@ async def check(files: ModelFiles, options: LlamaCppOptions, seconds: float = SE
     if options.trial == "never" or (options.trial == "auto" and (may_die or survived.exists())):
         return
     if await _survives(files, options, seconds + files.size_bytes / SLOWEST):
-        _remember(survived)
+        remember(survived)
 
 
 def _verdict(files: ModelFiles, options: LlamaCppOptions) -> Path:
@@ -64,23 +67,53 @@ def _verdict(files: ModelFiles, options: LlamaCppOptions) -> Path:
     return user_folder() / "tried" / digest[:32]
 
 
-def _remember(survived: Path) -> None:
+def remember(path: Path, text: str = "") -> None:
+    """Write a file of the user's cache folder, where the oldest beside it go."""
     try:
-        survived.parent.mkdir(parents=True, exist_ok=True)
-        survived.touch()
-        by_age = sorted(survived.parent.iterdir(), key=lambda path: path.stat().st_mtime)
-        for path in by_age[:-KEPT]:
-            path.unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+        by_age = sorted(path.parent.iterdir(), key=lambda one: one.stat().st_mtime)
+        for old in by_age[:-KEPT]:
+            old.unlink(missing_ok=True)
     except OSError as error:
-        log.warning("a file will be tried again at its next load", reason=str(error))
+        log.warning("what was tried will be tried again", path=str(path), reason=str(error))
 
 
 async def _survives(files: ModelFiles, options: LlamaCppOptions, seconds: float) -> bool:
     """Whether the child came to its end; False: an error kept it from trying everything. Raises
     LoadFailed where it died.
     """
+    try:
+        status, printed, errors = await in_child(CHILD, files, options, seconds)
+    except TimeoutError:
+        raise LoadFailed(_refusal(files, "timed out")) from None
+    if status not in (0, REFUSED):
+        at_picture = PICTURE.encode() in printed.split()
+        raise LoadFailed(_refusal(files, process_end(status, errors), at_picture=at_picture))
+    return status == 0
+
+
+async def race(files: ModelFiles, options: LlamaCppOptions) -> None:
+    """Remember for the next load which library is faster. One that ends its process isn't; nothing
+    is learned where there is no time or no memory.
+    """
+    log.info("measuring which library is faster", model=files.path.name)
+    try:
+        status, printed, _ = await in_child(RACE, files, options, RACING)
+    except TimeoutError:
+        return
+    if status not in (REFUSED, -signal.SIGKILL):
+        remember(speeds.noted(files, options), printed.decode() if not status else "0")
+
+
+async def in_child(
+    module: str, files: ModelFiles, options: LlamaCppOptions, seconds: float
+) -> tuple[int, bytes, bytes]:
+    """The exit status of a module's process, and what it printed and wrote to stderr. Raises
+    TimeoutError.
+    """
     child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", CHILD, str(files.path), msgspec.json.encode(options)),
+        *(sys.executable, "-m", module, str(files.path), msgspec.json.encode(options)),
         stdin=PIPE,  # open as long as this process lives
         stdout=PIPE,
         stderr=PIPE,
@@ -91,17 +124,11 @@ async def _survives(files: ModelFiles, options: LlamaCppOptions, seconds: float)
     try:
         async with asyncio.timeout(seconds):
             printed, errors = await asyncio.gather(child.stdout.read(), child.stderr.read())
-            status = await child.wait()
-    except TimeoutError:
-        raise LoadFailed(_refusal(files, "timed out")) from None
+            return await child.wait(), printed, errors
     finally:
         if child.returncode is None:
             child.kill()
             await child.wait()
-    if status not in (0, REFUSED):
-        at_picture = PICTURE.encode() in printed.split()
-        raise LoadFailed(_refusal(files, process_end(status, errors), at_picture=at_picture))
-    return status == 0
 
 
 def _refusal(files: ModelFiles, end: str, *, at_picture: bool = False) -> str:

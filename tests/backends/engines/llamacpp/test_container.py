@@ -172,7 +172,7 @@ async def test_a_token_of_no_vocabulary_has_no_text_and_ends_no_process() -> Non
     ("options", "reason"),
     [
         (LlamaCppOptions(context_length=2**27, max_concurrent=256), "not enough memory"),
-        (LlamaCppOptions(context_length=64, max_concurrent=257), "at most 256"),
+        (LlamaCppOptions(context_length=64, max_concurrent=257, trial="never"), "at most 256"),
     ],
 )
 async def test_more_than_llama_cpp_counts_is_refused_in_words(

@@ -3,17 +3,14 @@ Where its wheel is installed: `scripts/install ik`.
 """
 
 import os
-import resource
 import shutil
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
-import psutil
 import pytest
 
 import bundled
@@ -21,16 +18,19 @@ from backends.contract import catalog
 from backends.contract.errors import EngineLost, LoadFailed
 from backends.contract.protocol import Generation, ModelContainer
 from backends.contract.samplers import Sampling
+from backends.engines.engine import Token
+from backends.engines.llamacpp.engine import LlamaCppEngine
 from backends.machine import ik
 from backends.places.container import PortContainer
 from backends.places.kept.store import KeptStore
 from config.engines import IkOptions, LlamaCppOptions, SpeculationOptions
 from tests.backends import gguf_grown, random_gguf
 from tests.backends.batching import BATCHING, GREETING, STORY
+from tests.backends.cache_fuzz import distribution
 from tests.backends.constrained import PROMISES as CONSTRAINED
-from tests.backends.container_contract import PROMISES, Subject, run, text_of
+from tests.backends.container_contract import GREEDY, PROMISES, Subject, run, text_of
 from tests.backends.engines.llamacpp import cache_kinds
-from tests.backends.engines.llamacpp.test_kv_cache import engine, swapped, tried
+from tests.backends.engines.llamacpp.test_kv_cache import CLOSE, engine, swapped, tried
 from tests.backends.places.kept.conversations import texts_after_swaps
 from tests.backends.places.kept.dear import DearBeginnings
 from tests.backends.places.workers import load as worker
@@ -45,9 +45,9 @@ DRAFTING = msgspec.structs.replace(OPTIONS, speculation=SpeculationOptions(mode=
 SHORT = msgspec.structs.replace(OPTIONS, context_length=160, threads=1)
 SHORT_DRAFTING = msgspec.structs.replace(DRAFTING, context_length=160, threads=1)
 # What computes it again: the same library, or llama.cpp.
-ALONE = msgspec.structs.replace(SHORT, max_concurrent=1)
+ALONE = msgspec.structs.replace(SHORT, max_concurrent=2)
 OTHER = msgspec.structs.replace(ALONE, library="llama.cpp")
-SAME, ROUNDED = 1e-6, 0.5  # of log probabilities; between the libraries up to 0.13 was seen
+ROUNDED = 0.5
 
 
 @pytest.fixture(params=[OPTIONS, DRAFTING], ids=["plain", "with drafts"])
@@ -79,7 +79,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("options", [SHORT, SHORT_DRAFTING], ids=["plain", "with drafts"])
 @pytest.mark.parametrize(
-    ("cold", "close"), [(ALONE, SAME), (OTHER, ROUNDED)], ids=["ik", "llama.cpp"]
+    ("cold", "close"), [(ALONE, CLOSE), (OTHER, ROUNDED)], ids=["ik", "llama.cpp"]
 )
 def test_what_is_found_in_the_cache_is_what_would_be_computed(
     model: Path, options: LlamaCppOptions, cold: LlamaCppOptions, close: float
@@ -90,7 +90,7 @@ def test_what_is_found_in_the_cache_is_what_would_be_computed(
 def test_what_is_put_back_from_the_store_is_what_would_be_computed(model: Path) -> None:
     store = KeptStore(memory=20_000_000)
     kept = DearBeginnings(store, "the same engine", "model")
-    tried(model, SHORT, jobs=30, cold=ALONE, close=SAME, kept=kept)
+    tried(model, SHORT, jobs=30, cold=ALONE, close=CLOSE, kept=kept)
     assert store.counts().tokens["memory"] > 300
 
 
@@ -99,37 +99,31 @@ def test_fifty_conversations_say_the_same_after_their_model_was_away(model: Path
     texts_after_swaps(lambda: engine(model, SHORT), swapped)
 
 
-def test_where_a_sequence_has_no_memory_its_job_waits_for_another_s(model: Path) -> None:
-    """Its neighbour's answer goes on, and what had none has it where there is memory again."""
-    job = Generation(prompt=(1, 2, 3), sampling=Sampling(temperature=0), max_tokens=40)
-    with engine(model, msgspec.structs.replace(SHORT, context_length=100_000)) as tested:
+def test_a_pool_that_was_cut_in_many_places_is_whole_again(tmp_path: Path) -> None:
+    """Answers under way at once lie cell by cell between each other: one that ends leaves as many
+    gaps as it had tokens, more than one graph of so many layers closes.
+    """
+    path = random_gguf.write(tmp_path / "model.gguf", random_gguf.Dimensions(layers=90))
+    job = Generation(prompt=(1, 2, 3), sampling=GREEDY, logprobs=768)
+    options = msgspec.structs.replace(SHORT, context_length=300)
+    with engine(path, options) as tested, engine(path, ALONE) as cold:
 
-        def answering(steps: int = 3) -> set[int]:
-            return {one.key for _ in range(steps) for one in tested.step()}
+        def last(one: LlamaCppEngine, key: int, tokens: int) -> list[Token]:
+            drawn: list[Token] = []
+            while len(drawn) < tokens:
+                drawn += [t for t in one.step() if isinstance(t, Token) and t.key == key]
+            return drawn
 
-        tested.admit(0, job)
-        tested.step()
-        with room_for(32 << 20):
-            tested.admit(1, job)
-            assert answering() == {0}
-            tested.release(0)
-            assert answering() == {1}
-            tested.release(1)
-            tested.admit(2, msgspec.structs.replace(job, prompt=(4, 5, 6)))
-            assert answering() == {2}
+        for key in range(4):
+            tested.admit(key, msgspec.structs.replace(job, prompt=(1, 2, 3 + key)))
+        said = last(tested, 3, 100)
+        tested.release(0)
         tested.release(2)
-        tested.admit(3, job)
-        tested.admit(4, job)
-        assert answering() == {3, 4}
-
-
-@contextmanager
-def room_for(size: int) -> Iterator[None]:
-    """This process gets no more bytes than so many."""
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (psutil.Process().memory_info().vms + size, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_AS, before)
+        tested.admit(4, msgspec.structs.replace(job, prompt=(9,) * 200))
+        said += last(tested, 3, 3)
+        cold.admit(0, msgspec.structs.replace(job, prompt=(1, 2, 6, *(t.id for t in said[:-1]))))
+        (again,) = last(cold, 0, 1)
+        assert abs(distribution(again, 768) - distribution(said[-1], 768)).max() < CLOSE
 
 
 # Another shape of DeepSeek's ends the process.

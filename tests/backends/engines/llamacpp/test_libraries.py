@@ -11,16 +11,23 @@ import pytest
 import bundled
 from backends.contract.catalog import ModelFiles
 from backends.contract.errors import BackendMissing, LoadFailed
+from backends.engines.llamacpp import container, speeds, trial
 from backends.engines.llamacpp.files import recognise
-from backends.engines.llamacpp.layout import cache_layout
-from backends.engines.llamacpp.libraries import IK, check, choice, chosen
+from backends.engines.llamacpp.layout import Layout, cache_layout
+from backends.engines.llamacpp.libraries import IK, LLAMA_CPP, check, choice, chosen, is_open
 from backends.machine import ik
 from config.engines import DraftOptions, IkOptions, LlamaCppOptions
 
+pytestmark = pytest.mark.anyio
 INSTALLED = pytest.mark.skipif(bool(ik.missing()), reason="ik_llama.cpp isn't installed")
 MISSING = pytest.mark.skipif(not ik.missing(), reason="ik_llama.cpp is installed")
 ALONE = LlamaCppOptions(max_concurrent=1, gpu_layers=0)
 IQ4_KS, Q4_1 = 144, 3
+
+
+@pytest.fixture(autouse=True)
+def nothing_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
 @pytest.fixture
@@ -40,11 +47,65 @@ def test_without_it_nobody_is_told_and_what_needs_it_names_its_installation(
 
 
 @INSTALLED
-def test_one_request_at_a_time_is_computed_by_ik(files: ModelFiles) -> None:
-    assert chosen(files, ALONE).name == IK
-    many = chosen(files, LlamaCppOptions(max_concurrent=2, gpu_layers=0))
-    assert (many.name, many.may_end) == ("llama.cpp", False)
-    assert "max_concurrent" in many.reason
+@pytest.mark.parametrize(
+    ("measured", "name", "reason"),
+    [
+        (None, IK, "nothing was measured"),
+        ("1.4", IK, "1.4 times as fast here"),
+        ("1.05", LLAMA_CPP, "1.1 times as fast here"),
+        ("0", LLAMA_CPP, "ended its process"),
+    ],
+)
+def test_the_faster_one_computes_as_far_as_it_is_known(
+    files: ModelFiles, measured: str | None, name: str, reason: str
+) -> None:
+    several = LlamaCppOptions(gpu_layers=0)
+    if measured is not None:
+        trial.remember(speeds.noted(files, several), measured)
+    found = chosen(files, several)
+    assert (found.name, found.may_end, reason in found.reason) == (name, name == IK, True)
+    assert "nothing was measured" in chosen(files, ALONE).reason  # which is another question
+
+
+@INSTALLED
+async def test_the_first_load_of_a_family_measures_and_the_second_one_knows(
+    files: ModelFiles,
+) -> None:
+    options = msgspec.structs.replace(ALONE, host="worker", context_length=256)
+    assert is_open(files, options)
+    for _ in range(2):
+        loaded = await container.load(files, options, lambda _: None)
+        assert not is_open(files, options)
+        await loaded.aclose()
+    times = speeds.remembered(files, options)
+    assert times is not None
+    assert times > 0
+
+
+@INSTALLED
+@pytest.mark.parametrize(("status", "known"), [(-6, 0.0), (-9, None), (trial.REFUSED, None)])
+async def test_a_library_that_ends_the_process_is_not_faster(
+    files: ModelFiles, status: int, known: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is killed had no memory."""
+
+    async def ended(*_: object) -> tuple[int, bytes, bytes]:
+        return status, b"", b""
+
+    monkeypatch.setattr(trial, "in_child", ended)
+    await trial.race(files, ALONE)
+    assert speeds.remembered(files, ALONE) == known
+
+
+@INSTALLED
+async def test_what_was_to_run_in_this_process_is_computed_by_what_does_not_end_it(
+    files: ModelFiles,
+) -> None:
+    """Another load may have measured in between."""
+    trial.remember(speeds.noted(files, ALONE), "1.4")
+    loaded = await container.load(files, ALONE, lambda _: None)
+    assert ik.PACKAGE not in loaded.info.build
+    await loaded.aclose()
 
 
 LACKED: list[tuple[str, Any]] = [
@@ -90,10 +151,11 @@ def test_what_only_ik_has_is_refused_where_llama_cpp_computes(
         check(files, given)
 
 
-def test_each_request_has_a_whole_context(files: ModelFiles) -> None:
+def test_one_request_at_a_time_has_all_cells_and_several_share_them(files: ModelFiles) -> None:
     options = LlamaCppOptions(library="ik", max_concurrent=3, context_length=512, cache_tokens=600)
-    assert cache_layout(files, options).split
-    assert cache_layout(files, options).cells == 3 * 512
+    assert cache_layout(files, options) == Layout(600, 6, split=False)
+    alone = msgspec.structs.replace(options, max_concurrent=1, cache_tokens=None)
+    assert cache_layout(files, alone) == Layout(512, 1, split=True)
 
 
 def test_the_pinned_release_is_the_one_that_was_tried() -> None:
