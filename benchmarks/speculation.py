@@ -109,7 +109,7 @@ class Script:
         return self._answers[tuple(prompt)][said]
 
 
-class ScriptedRows(Rows):
+class ScriptedRows(Rows, kw_only=True):
     """Samples as ever, and says what the script says."""
 
     script: Script
@@ -120,7 +120,7 @@ class ScriptedRows(Rows):
         return self.script.next(running.job.prompt, said)
 
 
-class ScriptedSampler(Sampler):
+class ScriptedSampler(Sampler, kw_only=True):
     """The same for transformers."""
 
     script: Script
@@ -152,8 +152,7 @@ def llamacpp_engine(
         threads=threads,
     )
     engine = LlamaCppEngine(llamacpp.load(files, options, lambda _: True))
-    engine._rows.__class__ = ScriptedRows  # noqa: SLF001
-    engine._rows.script = script  # type: ignore[attr-defined] # noqa: SLF001
+    engine._rows = ScriptedRows(*_fields(engine._rows), script=script)  # noqa: SLF001
     return engine
 
 
@@ -172,10 +171,13 @@ def transformers_engine(
         threads=threads,
     )
     engine = TransformersEngine(transformers_loading.load(files, options, lambda _: True))
-    sampler = engine._batching._sampler  # type: ignore[union-attr] # noqa: SLF001
-    sampler.__class__ = ScriptedSampler
-    sampler.script = script  # type: ignore[union-attr]
+    batching: Any = engine._batching  # noqa: SLF001
+    batching._sampler = ScriptedSampler(*_fields(batching._sampler), script=script)  # noqa: SLF001
     return engine
+
+
+def _fields(struct: msgspec.Struct) -> tuple[Any, ...]:
+    return msgspec.structs.astuple(struct)
 
 
 def _write(path: Path, shape: Shape) -> None:

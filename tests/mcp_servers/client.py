@@ -17,7 +17,7 @@ async def main(url: str) -> None:
     async with companions() as tasks:
         server = McpServer(McpConfig(name="x", url=url, allow_private_addresses=True), tasks)
         for tool in (await server.tools()).tools:
-            arguments = dict.fromkeys(tool.schema.get("properties", {}), 2)
+            arguments = dict.fromkeys(tool.input_schema.get("properties", {}), 2)
             result = await server.call(tool.name, arguments)
             if result.is_error:
                 sys.exit(result.text)

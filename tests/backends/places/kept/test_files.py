@@ -9,10 +9,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from backends.contract.beginnings import Taken, packed
+from backends.contract.beginnings import PIECE, Taken, packed
 from backends.places.kept.files import (
     ABANDONED,
-    PIECE,
     PINNED,
     Folder,
     Foreign,
