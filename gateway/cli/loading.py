@@ -61,16 +61,14 @@ def _pull(server: Remote, arguments: Namespace) -> None:
 
 
 def _rm(server: Remote, arguments: Namespace) -> None:
-    if not arguments.yes and not _agrees(f"Delete the files of {arguments.model}?"):
-        raise CommandFailed("nothing was deleted")
+    if not arguments.yes:
+        question = f"Delete the files of {arguments.model}?"
+        if not sys.stdin.isatty():
+            raise CommandFailed(f"{question} Not a terminal; pass --yes")
+        if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
+            raise CommandFailed("nothing was deleted")
     server.delete("/models", model=arguments.model)
     print(f"{arguments.model} is deleted")
-
-
-def _agrees(question: str) -> bool:
-    if not sys.stdin.isatty():
-        raise CommandFailed(f"{question} Not a terminal; pass --yes")
-    return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
 
 
 @contextmanager

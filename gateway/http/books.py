@@ -140,14 +140,11 @@ class Account(msgspec.Struct):
             report = record.end(outcome or gone, is_fault=is_fault)
             if charge is not None:
                 _settle(charge, report.usage)
-            self._enter(report)
-
-    def _enter(self, report: RequestReport) -> None:
-        self.books.activity.ended(report)
-        self.books.inspector.ended(self.record)
-        self.books.notify(report)
-        if self._trace is not None:
-            self._trace.end(report)
+            self.books.activity.ended(report)
+            self.books.inspector.ended(record)
+            self.books.notify(report)
+            if self._trace is not None:
+                self._trace.end(report)
 
     def traced(self, caller: Caller) -> Caller:
         """`caller`, for servers elsewhere: what they do belongs to this request's trace."""

@@ -20,7 +20,7 @@ from config.values import alike
 from gateway.http.books import Activity
 from gateway.http.standing import RequestStanding
 from gateway.registry import ModelStatus, Registry, State
-from gateway.registry.overview import Fit, Ledger, Measured, Parts
+from gateway.registry.overview import Fit, Measured, Parts
 from gateway.registry.protocol import Bytes
 
 
@@ -212,7 +212,7 @@ class GaugeSampler(msgspec.Struct):
         speeds = self._speeds(statuses, time.monotonic())
         return GaugesWire(
             time=time.time(),
-            devices=devices(self.registry.overview.ledger(), measured, statuses, self._kept),
+            devices=self._devices(measured, statuses),
             models=speeds,
             waiting=sum(one.waiting for one in statuses if not one.is_replica),
             in_use=sum(one.in_use for one in statuses if not one.is_replica),
@@ -257,6 +257,45 @@ class GaugeSampler(msgspec.Struct):
             for one in statuses
         ]
 
+    def _devices(self, measured: Measured, statuses: Iterable[ModelStatus]) -> Sequence[DeviceWire]:
+        """The devices that models may have, or that there are."""
+        ledger = self.registry.overview.ledger()
+        states = {status.id: status.state for status in statuses}
+
+        def shown(name: str) -> DeviceWire:
+            held = [part for part in ledger.held if part.device == name]
+            promised, budget = sum(part.size for part in held), ledger.budgets.get(name, 0)
+            total, available = measured.total.get(name), measured.available.get(name)
+            process = measured.process.get(name)
+            known = total is not None and available is not None and process is not None
+            return DeviceWire(
+                device=name,
+                total=total,
+                budget=budget,
+                promised=promised,
+                free=budget - promised,
+                kept=ledger.kept if name == CPU else 0,
+                others=max(0, (total or 0) - (available or 0) - (process or 0)) if known else None,
+                process=process,
+                available=available,
+                models=[
+                    HeldWire(
+                        id=part.model,
+                        # where it is gone from the lists, not from memory
+                        state=states.get(part.model, "draining"),
+                        bytes=part.size,
+                        parts=part.parts,
+                        kept_tokens=self._kept.get(part.model),
+                    )
+                    for part in held
+                ],
+                claims=[
+                    ClaimWire(one.model, one.size) for one in ledger.claimed if one.device == name
+                ],
+            )
+
+        return [shown(name) for name in dict.fromkeys((*ledger.budgets, *measured.total))]
+
 
 def _is_active(status: ModelStatus) -> bool:
     there = status.state in ("loading", "loaded", "draining")
@@ -270,48 +309,6 @@ def kept_tokens(states: Sequence[SlotState]) -> int | None:
     cells = [slot.cells for slot in states if slot.task is None]
     known = [count for count in cells if count is not None]
     return sum(known) if len(known) == len(cells) and states else None
-
-
-def devices(
-    ledger: Ledger,
-    measured: Measured,
-    statuses: Iterable[ModelStatus],
-    kept: Mapping[str, int],
-) -> tuple[DeviceWire, ...]:
-    """The devices that models may have, or that there are. `kept`: tokens, by model."""
-    states = {status.id: status.state for status in statuses}
-
-    def shown(name: str) -> DeviceWire:
-        held = [part for part in ledger.held if part.device == name]
-        promised, budget = sum(part.size for part in held), ledger.budgets.get(name, 0)
-        total, available = measured.total.get(name), measured.available.get(name)
-        process = measured.process.get(name)
-        known = total is not None and available is not None and process is not None
-        return DeviceWire(
-            device=name,
-            total=total,
-            budget=budget,
-            promised=promised,
-            free=budget - promised,
-            kept=ledger.kept if name == CPU else 0,
-            others=max(0, (total or 0) - (available or 0) - (process or 0)) if known else None,
-            process=process,
-            available=available,
-            models=[
-                HeldWire(
-                    id=part.model,
-                    # where it is gone from the lists, not from memory
-                    state=states.get(part.model, "draining"),
-                    bytes=part.size,
-                    parts=part.parts,
-                    kept_tokens=kept.get(part.model),
-                )
-                for part in held
-            ],
-            claims=[ClaimWire(one.model, one.size) for one in ledger.claimed if one.device == name],
-        )
-
-    return tuple(map(shown, dict.fromkeys((*ledger.budgets, *measured.total))))
 
 
 EVERY = 10.0  # seconds between two samples

@@ -42,6 +42,7 @@ from gateway.registry import (
     ModelProgressed,
     ModelStatus,
     ModelUnloaded,
+    Registry,
 )
 from gateway.registry.overview import Ledger
 from gateway.terms.errors import RateLimited
@@ -211,32 +212,23 @@ class Metrics:
         self._statuses: Callable[[], Sequence[ModelStatus]] = tuple
         self.started = int(time.time())  # Unix time
 
-    def watch(self, statuses: Callable[[], Sequence[ModelStatus]]) -> None:
-        """Add the models in memory, as they are at each scrape."""
-        self._metrics.register(_AtScrape(lambda: _residents(statuses())))
-        self._statuses = statuses
-
-    def watch_server(
-        self,
-        ledger: Callable[[], Ledger],
-        replicas: Callable[[], Mapping[str, Sequence[Replica]]],
-        keys: Callable[[], Mapping[str, int]],
-        kept: Callable[[], KeptCounts],
-        turns: TurnCounts,
-        watchers: Mapping[str, int],
+    def watch(
+        self, registry: Registry, keys: Callable[[], Mapping[str, int]], turns: TurnCounts
     ) -> None:
-        """Add memory by device, the upstreams' servers, how many keys there are by role, what is
-        kept of conversations, what of their turns was cached, and failures by watcher, as they are
-        at each scrape.
+        """Add what is as it is at each scrape: the models in memory, memory by device, how many
+        `keys` there are by role, failures by watcher, the upstreams' servers, what is kept of
+        conversations, and what of their `turns` was cached.
         """
+        self._statuses = registry.statuses
 
         def families() -> Iterator[Metric]:
-            yield from _memory(ledger())
+            yield from _residents(registry.statuses())
+            yield from _memory(registry.overview.ledger())
             yield _by("keys", "API keys; 0: none is needed.", "role", keys())
             text = "How often what watches something failed, and was begun again."
-            yield _counts("watcher_failures", text, "watcher", watchers)
-            yield from _upstreams(replicas())
-            yield from _kept(kept())
+            yield _counts("watcher_failures", text, "watcher", registry.supervisor.failures)
+            yield from _upstreams(registry.fleet.replicas())
+            yield from _kept(registry.kept.store.counts())
             yield from _turns(turns)
 
         self._metrics.register(_AtScrape(families))

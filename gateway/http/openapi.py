@@ -124,25 +124,28 @@ def _names(types: Sequence[Any], apis: Mapping[str, str]) -> dict[str, str]:
     seen: set[type] = set()
     structs = [kind for one in inspect.multi_type_info(types) for kind in _structs(one, seen)]
     short = Counter(struct.__name__ for struct in structs)
-    plain = Counter(_name(struct, apis) for struct in structs)
-    ours = {
-        struct: _name(struct, apis, "Answer" if _is_second(struct, plain, apis) else "")
-        for struct in structs
-    }
-    left = Counter(ours.values())
+    names = {struct: _name(struct, apis) for struct in structs}
+    for part in (_of_answers, _of_module):
+        often = Counter(names.values())
+        names |= {
+            struct: _name(struct, apis, part(struct))
+            for struct, name in names.items()
+            if often[name] > 1
+        }
     return {
         struct.__name__
         if short[struct.__name__] == 1
         else f"{struct.__module__}.{struct.__qualname__}": name
-        if left[name] == 1
-        else _name(struct, apis, struct.__module__.rpartition(".")[2].title().replace("_", ""))
-        for struct, name in ours.items()
+        for struct, name in names.items()
     }
 
 
-def _is_second(struct: type, plain: Mapping[str, int], apis: Mapping[str, str]) -> bool:
-    """Whether it is an answer's, of two of one name."""
-    return plain[_name(struct, apis)] > 1 and "reply" in struct.__module__
+def _of_answers(struct: type) -> str:
+    return "Answer" if "reply" in struct.__module__ else ""
+
+
+def _of_module(struct: type) -> str:
+    return struct.__module__.rpartition(".")[2].title().replace("_", "")
 
 
 def _name(struct: type, apis: Mapping[str, str], part: str = "") -> str:
@@ -335,7 +338,9 @@ def _document(apis: Sequence[Api], routers: Sequence[Router], release: str) -> S
     """Of an application that is only described, never run: its routes are `routers`'."""
     app = Litestar(
         list(routers),
-        dependencies={"services": Provide(_nothing, sync_to_thread=False)},
+        dependencies={
+            "services": Provide(lambda: None, sync_to_thread=False)
+        },  # no route runs in it
         openapi_config=OpenAPIConfig(
             title=TITLE, version=release, description=ABOUT, use_handler_docstrings=True
         ),
@@ -364,10 +369,6 @@ def _document(apis: Sequence[Api], routers: Sequence[Router], release: str) -> S
     keys: list[Schema] = [{}, *({name: []} for name in KEYS)]
     servers = [{"url": "."}]  # from where the document is, a proxy's path perhaps
     return {**document, "servers": servers, "components": schemes, "security": keys}
-
-
-def _nothing() -> None:
-    """No route runs in it."""
 
 
 def _handlers(app: Litestar) -> Iterator[tuple[str, str, HTTPRouteHandler]]:

@@ -6,7 +6,7 @@ no inline script, nothing from another host, no frame around it.
 """
 
 import gzip
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -62,24 +62,18 @@ class PageFile(msgspec.Struct, frozen=True):
 
 def page_files(folder: Path) -> Mapping[str, PageFile]:
     """Everything in `folder` by its path below it; hidden files and links are left out. Blocks."""
-    return dict(_read(folder))
-
-
-def _read(folder: Path) -> Iterator[tuple[str, PageFile]]:
+    found = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
         hidden = any(part.startswith(".") for part in name.parts)
         if path.is_file() and not path.is_symlink() and not hidden:
-            yield name.as_posix(), _file(path)
-
-
-def _file(path: Path) -> PageFile:
-    content = path.read_bytes()
-    return PageFile(
-        media_type=TYPES.get(path.suffix, OTHER_TYPE),
-        content=content,
-        tag=f'"{sha256(content).hexdigest()[:32]}"',
-    )
+            content = path.read_bytes()
+            found[name.as_posix()] = PageFile(
+                media_type=TYPES.get(path.suffix, OTHER_TYPE),
+                content=content,
+                tag=f'"{sha256(content).hexdigest()[:32]}"',
+            )
+    return found
 
 
 @cache

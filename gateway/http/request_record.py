@@ -250,8 +250,12 @@ class RequestRecord:
         news: Waiting | PromptProgress | None = None
         if outcome is None:
             news = self._news if answer is None else self._still_read()
-        seconds = perf_counter() - self.began
-        queued, loading = self._waited()
+        now, first = perf_counter(), self._first
+        seconds = now - self.began
+        queued, loading = waited(self._stages, now)
+        if answer is not None:
+            queued, loading = answer.queued_seconds, answer.load_seconds
+        since = seconds - first if first is not None else 0.0
         return alike(RequestStanding, usage)(
             number=self.number,
             request=self.id,
@@ -265,27 +269,17 @@ class RequestRecord:
             seconds=seconds,
             queued_seconds=queued,
             load_seconds=loading,
-            ttft=self._first,
-            tokens_per_second=self._speed(usage.completion_tokens, seconds),
+            ttft=first,
+            tokens_per_second=usage.completion_tokens / since if since > 0 else None,
             outcome=outcome,
             prompt=self._prompt,
             parted=self._remarks.get("parted"),
         )
 
-    def _waited(self) -> tuple[float, float]:
-        if self._answer is None:
-            return waited(self._stages, perf_counter())
-        return self._answer.queued_seconds, self._answer.load_seconds
-
     def _state(self) -> Standing:
         if self._answer is None:
             return self._news.stage if self._news is not None else "queued"
         return "prompt" if self._first is None else "answering"
-
-    def _speed(self, tokens: int, seconds: float) -> float | None:
-        if self._first is None or seconds <= self._first:
-            return None
-        return tokens / (seconds - self._first)
 
 
 def waited(stages: Sequence[tuple[Stage, float]], until: float) -> tuple[float, float]:

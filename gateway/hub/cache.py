@@ -85,7 +85,7 @@ class CachedModels:
         """
         found = {}
         for repository in _repositories(self._root):
-            snapshot = _current(repository)
+            snapshot = max(repository.revisions, key=_is_current, default=None)
             if repository.repo_type == "model" and snapshot is not None:
                 path, state = snapshot.snapshot_path, _state(snapshot)
                 known = self._seen.get(path)
@@ -142,9 +142,8 @@ class CachedModels:
                 raise LoadFailed(f"{file.name} is a link that leads out of the hub's cache")
 
 
-def _current(repository: "CachedRepoInfo") -> "CachedRevisionInfo | None":
-    revisions = repository.revisions
-    return max(revisions, key=lambda one: ("main" in one.refs, one.last_modified), default=None)
+def _is_current(revision: "CachedRevisionInfo") -> tuple[bool, float]:
+    return "main" in revision.refs, revision.last_modified
 
 
 def _state(snapshot: "CachedRevisionInfo") -> SnapshotState:

@@ -113,7 +113,9 @@ def opened(path: str | None) -> sqlite3.Connection:
     connection = sqlite3.connect(target, isolation_level=None, timeout=5.0)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
-    _prepare(connection)
+    version = _version(connection)
+    upgrade = FROM_VERSION_0 if version is not None and version < VERSION else ""
+    connection.executescript(f"BEGIN; {upgrade} {TABLES} PRAGMA user_version = {VERSION}; COMMIT;")
     return connection
 
 
@@ -127,12 +129,6 @@ def _version(connection: sqlite3.Connection) -> int | None:
         text = f"it was written by a newer release (version {version}, known: {VERSION})"
         raise sqlite3.DatabaseError(text)
     return int(version) if tables else None
-
-
-def _prepare(connection: sqlite3.Connection) -> None:
-    version = _version(connection)
-    upgrade = FROM_VERSION_0 if version is not None and version < VERSION else ""
-    connection.executescript(f"BEGIN; {upgrade} {TABLES} PRAGMA user_version = {VERSION}; COMMIT;")
 
 
 # The lengths of blobs are read without them.

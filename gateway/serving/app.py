@@ -134,15 +134,7 @@ def build(
         config, registry, metrics, catalog, reloader or Reloader(config), guard, lines or LogLines()
     )
     registry.watchers.tell_end(services.sockets.drain)
-    metrics.watch(registry.statuses)
-    metrics.watch_server(
-        lambda: registry.overview.ledger(),  # noqa: PLW0108 - there is none before it runs
-        lambda: registry.fleet.replicas(),  # noqa: PLW0108 - another after a reload
-        services.authenticator.roles,
-        lambda: registry.kept.store.counts(),  # noqa: PLW0108 - as the ledger
-        services.pipeline.turns.counts,
-        registry.supervisor.failures,
-    )
+    metrics.watch(registry, services.authenticator.roles, services.pipeline.turns.counts)
     routers = [_router(api, services) for api in apis]
     talks = [socket for api in apis for socket in api.sockets]
     front = [route for api in apis for route in api.front]  # they say themselves whose they are

@@ -419,7 +419,11 @@ async def search(
     async with attended(request):
         listed = await services.hub.search(wanted)
         speeds = await services.registry.overview.read_speeds()
-    found = [_found(services, one, speeds) for one in listed]
+    found = []
+    for model in listed:
+        offered = model.offered(services.catalog)
+        fit = None if offered is None else _room(services, offered, speeds)
+        found.append(FoundWire(fit=fit, **msgspec.structs.asdict(model)))
     if not wanted.words:
         found = [one for one in found if one.fit and one.fit.verdict != "too_large"]
     return SearchWire(models=found, suggested=not wanted.words)
@@ -434,12 +438,6 @@ def _search(words: str, format: str, sort: str) -> Search:
         if value not in known:
             raise InvalidRequest.at(name, f"expected one of {', '.join(known)}")
     return msgspec.convert({"words": words, "format": format, "sort": sort}, Search)
-
-
-def _found(services: Services, model: FoundModel, speeds: Mapping[str, float]) -> FoundWire:
-    offered = model.offered(services.catalog)
-    fit = None if offered is None else _room(services, offered, speeds)
-    return FoundWire(fit=fit, **msgspec.structs.asdict(model))
 
 
 @api(get, "/v1/admin/hub/files", access="admin")

@@ -103,7 +103,13 @@ def _changed(statuses: Sequence[ModelStatus], sent: dict[str, wire.StateData]) -
     """Events of the states that aren't those that were `sent`."""
     frames = b""
     for status in statuses:
-        data = _state_data(status)
+        state = status_wire(status)
+        data = wire.StateData(
+            status=state.value,
+            progress=wire.load_stages(status.progress) if status.progress else UNSET,
+            failed=state.failed or UNSET,
+            reason=status.why_failed or UNSET,
+        )
         if sent.get(status.id) != data:
             sent[status.id] = data
             frames += frame(wire.StateEvent(model=status.id, event="model_status", data=data))
@@ -114,16 +120,6 @@ def _removed(names: frozenset[str], sent: dict[str, wire.StateData]) -> bytes:
     """Events of models that are gone, of those whose state was `sent`."""
     known = [name for name in sorted(names) if sent.pop(name, None) is not None]
     return b"".join(frame(wire.StateEvent(model=name, event="model_remove")) for name in known)
-
-
-def _state_data(status: ModelStatus) -> wire.StateData:
-    state = status_wire(status)
-    return wire.StateData(
-        status=state.value,
-        progress=wire.load_stages(status.progress) if status.progress else UNSET,
-        failed=state.failed or UNSET,
-        reason=status.why_failed or UNSET,
-    )
 
 
 @api(post, "/models/load", access="admin", examples=NAMED)

@@ -3,7 +3,7 @@
 A name may carry the tag `:latest`, which its clients put behind every name without one.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from gateway.answers.answer import Answer
 from gateway.answers.call import Call, OnWait
+from gateway.answers.encoding import Encoded
 from gateway.answers.interpreter import Known
 from gateway.dialects import ollama
 from gateway.dialects.encoding import EmbeddingExchange
@@ -171,24 +172,22 @@ async def _embedded(
 ) -> ASGIApp:
     began = perf_counter()
 
-    def embedding_reply(
-        model: str, vectors: Sequence[bytes], tokens: int, load_seconds: float
-    ) -> bytes:
+    def written(model: str, done: Encoded | None = None) -> bytes:
+        vectors = done.vectors if done else ()
         if old:
             return ollama.old_embed_body(vectors[0] if vectors else b"")
+        tokens, load_seconds = (done.prompt_tokens, done.load_seconds) if done else (0, 0.0)
         seconds = perf_counter() - began
         return ollama.embed_body(model, vectors, tokens, seconds=seconds, load_seconds=load_seconds)
 
     if isinstance(read, ollama.Presence):
         named = replace(read, model=_known_name(services, read.model, request.auth))
-        return await _presence(request, services, named, embedding_reply(named.model, (), 0, 0.0))
+        return await _presence(request, services, named, written(named.model))
     name = read.request.model and _known_name(services, read.request.model, request.auth)
     return EncodingResponse(
         services.asking(request, "ollama", replace(read.request, model=name)),
         services.encoders.embed,
-        lambda done: embedding_reply(
-            done.model, done.vectors, done.prompt_tokens, done.load_seconds
-        ),
+        lambda done: written(done.model, done),
     )
 
 

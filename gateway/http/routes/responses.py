@@ -117,7 +117,10 @@ async def _in_background(
             if run.scope.cancelled_caught:
                 reply.cancel()
             with anyio.move_on_after(KEEPING, shield=True):
-                await _kept(making, run)
+                try:
+                    await making.keep(run.sent() if making.exchange.stream else b"")
+                except GatewayError as error:  # a later reader gets what was stored before
+                    client_error(error)
         finally:
             mine.give_back()
 
@@ -126,13 +129,6 @@ async def _in_background(
         mine = request_holds.moved()
         services.background.begin(run, work)
     return _following(services, run, 0) if making.exchange.stream else Plain(document)
-
-
-async def _kept(making: Making, run: BackgroundAnswer) -> None:
-    try:
-        await making.keep(run.sent() if making.exchange.stream else b"")
-    except GatewayError as error:
-        client_error(error)  # no client waits for it: a later reader gets what was stored before
 
 
 def _following(services: Services, run: BackgroundAnswer, event: int) -> ASGIApp:

@@ -245,19 +245,20 @@ class _Turn:
         """Answer it, whatever becomes of it. Raises nothing but a cancellation from outside."""
         try:
             with self.scope:
-                await self._answer_or_fail()
+                try:
+                    await self._answer()
+                except Exception as caught:  # noqa: BLE001 - each is a message to the client
+                    await self._fail(client_error(caught, self._record.id))
             if self.scope.cancelled_caught:
                 self._record.outcome = "cancelled"
-                await self._end_cancelled()
+                if self._making is None:
+                    await self._fail(Cancelled("The request was cancelled before it was read."))
+                else:
+                    await self._send_frames(self._making.reply.cancelled())
         finally:
-            self._log()
-
-    async def _answer_or_fail(self) -> None:
-        try:
-            await self._answer()
-        except Exception as caught:  # noqa: BLE001 - each is a message to the client
-            error = client_error(caught, self._record.id)
-            await self._fail(error)
+            self._services.metrics.requested(METHOD, ROUTE, self._record.status)
+            client = self._connection.client
+            self._record.tell(log.info, method=METHOD, route=ROUTE, client=client)
 
     async def _fail(self, error: GatewayError) -> None:
         self._record.status, self._record.outcome = error.status_hint, error.code or error.type
@@ -320,14 +321,3 @@ class _Turn:
         for text in messages(frames, self.message.lane, self._headers):
             self._headers = {}
             await self._connection.send(text)
-
-    async def _end_cancelled(self) -> None:
-        if self._making is None:
-            await self._fail(Cancelled("The request was cancelled before it was read."))
-        else:
-            await self._send_frames(self._making.reply.cancelled())
-
-    def _log(self) -> None:
-        self._services.metrics.requested(METHOD, ROUTE, self._record.status)
-        client = self._connection.client
-        self._record.tell(log.info, method=METHOD, route=ROUTE, client=client)
