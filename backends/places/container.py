@@ -13,7 +13,6 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TypeVar
 
 import anyio
-import msgspec
 import numpy as np
 
 from backends.contract.beginnings import Beginnings, SavedSlot
@@ -208,8 +207,8 @@ class Mailboxes:
                 mailbox.put(output)
 
 
-class PendingOrders:
-    """Orders to the other end, of which each is answered by its number."""
+class PortSlots:
+    """See `protocol.Slots`: orders to the other end, of which each is answered by its number."""
 
     def __init__(self, port: Port) -> None:
         self._port = port
@@ -217,7 +216,36 @@ class PendingOrders:
         self._open: dict[int, asyncio.Future[SlotAnswer]] = {}
         self._lost: Failure | None = None
 
-    async def give(self, order: Callable[[int], SlotOrder], kind: type[Answer]) -> Answer:
+    async def states(self) -> Sequence[SlotState]:
+        """See `protocol.Slots.states`."""
+        return (await self._give(ReadSlots, SlotStates)).states
+
+    async def save(self, slot: int) -> SavedSlot:
+        """See `protocol.Slots.save`."""
+        self._check(slot)
+        return await self._give(lambda number: SaveSlot(number, slot), SavedSlot)
+
+    async def restore(self, slot: int, data: bytes) -> int:
+        """See `protocol.Slots.restore`."""
+        self._check(slot)
+        cells = np.frombuffer(data, np.uint8)
+        order = await self._give(lambda number: RestoreSlot(number, slot, cells), SlotTokens)
+        return order.tokens
+
+    async def erase(self, slot: int) -> int:
+        """See `protocol.Slots.erase`."""
+        self._check(slot)
+        return (await self._give(lambda number: EraseSlot(number, slot), SlotTokens)).tokens
+
+    def _check(self, slot: int) -> None:
+        info = self._port.info
+        if not info.keeps_slots:
+            raise NotAble(f"{info.backend} can't save, restore or erase its slots.")
+        if not 0 <= slot < info.max_concurrent:
+            last = info.max_concurrent - 1
+            raise InvalidJob(f"The model has the slots 0 to {last}, not {slot}.", "id_slot")
+
+    async def _give(self, order: Callable[[int], SlotOrder], kind: type[Answer]) -> Answer:
         """The answer to the order that has the number it gets. Raises BackendError."""
         if self._lost is not None:
             raise self._lost.error()
@@ -246,42 +274,6 @@ class PendingOrders:
         self._lost = failure
         for number in tuple(self._open):
             self.answer(Answered(number, failure))
-
-
-class PortSlots(msgspec.Struct, eq=False):
-    """See `protocol.Slots`."""
-
-    _info: ModelInfo
-    _orders: PendingOrders
-
-    async def states(self) -> Sequence[SlotState]:
-        """See `protocol.Slots.states`."""
-        return (await self._orders.give(ReadSlots, SlotStates)).states
-
-    async def save(self, slot: int) -> SavedSlot:
-        """See `protocol.Slots.save`."""
-        self._check(slot)
-        return await self._orders.give(lambda number: SaveSlot(number, slot), SavedSlot)
-
-    async def restore(self, slot: int, data: bytes) -> int:
-        """See `protocol.Slots.restore`."""
-        self._check(slot)
-        cells = np.frombuffer(data, np.uint8)
-        order = await self._orders.give(lambda number: RestoreSlot(number, slot, cells), SlotTokens)
-        return order.tokens
-
-    async def erase(self, slot: int) -> int:
-        """See `protocol.Slots.erase`."""
-        self._check(slot)
-        order = await self._orders.give(lambda number: EraseSlot(number, slot), SlotTokens)
-        return order.tokens
-
-    def _check(self, slot: int) -> None:
-        if not self._info.keeps_slots:
-            raise NotAble(f"{self._info.backend} can't save, restore or erase its slots.")
-        if not 0 <= slot < self._info.max_concurrent:
-            last = self._info.max_concurrent - 1
-            raise InvalidJob(f"The model has the slots 0 to {last}, not {slot}.", "id_slot")
 
 
 class PortEnd(LoadedModel):
@@ -364,8 +356,7 @@ class PortContainer(PortEnd):
         self._pieces = tokenizer.piece
         self._ends = tokenizer.ends
         self._mailboxes = Mailboxes()
-        self._orders = PendingOrders(port)
-        self.slots = PortSlots(port.info, self._orders)
+        self.slots = PortSlots(port)
         self._desk: BeginningsDesk | None = None
         super().__init__(port, tokenizer)
 
@@ -380,7 +371,11 @@ class PortContainer(PortEnd):
     @asynccontextmanager
     async def generate(self, job: Generation) -> AsyncIterator[Mailbox]:
         """See `ModelContainer.generate`."""
-        job = self._checked(job)
+        job = bounded(job, self.info)
+        if job.prompt_logprobs is not None and (job.images or not self.info.scores_prompts):
+            backend = self.info.backend
+            raise InvalidJob(f"{backend} returns no log probabilities of this prompt", "logprobs")
+        check_choice(job, self.info, self._ends)
         if self._lost is not None:
             raise self._lost.error()
         key = next(self._keys)
@@ -411,14 +406,6 @@ class PortContainer(PortEnd):
         if self._lost is None:
             self.port.send(answered)
 
-    def _checked(self, job: Generation) -> Generation:
-        job = bounded(job, self.info)
-        if job.prompt_logprobs is not None and (job.images or not self.info.scores_prompts):
-            backend = self.info.backend
-            raise InvalidJob(f"{backend} returns no log probabilities of this prompt", "logprobs")
-        check_choice(job, self.info, self._ends)
-        return job
-
     def _receive(self, event: Event) -> None:
         match event:
             case Outcomes(outputs):
@@ -427,7 +414,7 @@ class PortContainer(PortEnd):
                 if (mailbox := self._mailboxes.get(key)) is not None:
                     mailbox.note(event)
             case Answered():
-                self._orders.answer(event)
+                self.slots.answer(event)
             case KeptAsked():
                 if self._desk is not None:
                     self._desk.ask(event)
@@ -438,5 +425,5 @@ class PortContainer(PortEnd):
         if self._desk is not None:
             self._desk.close()
             self._desk = None  # which has this container, too
-        self._orders.lose(failure)
+        self.slots.lose(failure)
         self._mailboxes.lose(failure)

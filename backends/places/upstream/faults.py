@@ -99,6 +99,14 @@ def decoded(body: bytes, kind: type[T], otherwise: str) -> T:
         raise broken(otherwise) from None
 
 
+def converted(value: object, kind: type[T], *, strict: bool = True) -> T | None:
+    """None for what isn't a `kind`: what is around it counts without it."""
+    try:
+        return None if value is None else msgspec.convert(value, kind, strict=strict)
+    except (msgspec.ValidationError, RecursionError):
+        return None
+
+
 def too_large(what: str) -> Unhealthy:
     """It sent more than is taken."""
     return Unhealthy(f"The upstream sent {what}.", code="upstream_too_large")

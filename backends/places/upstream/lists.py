@@ -8,9 +8,8 @@ requests for them get its fallbacks.
 import hashlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import anyio
 import httpx
@@ -30,7 +29,7 @@ from backends.contract.remote import (
     RemoteState,
 )
 from backends.machine.paths import replace_file
-from backends.places.upstream.faults import Fault, decoded, kind_of, late
+from backends.places.upstream.faults import Fault, converted, decoded, kind_of, late
 from backends.places.upstream.refusals import Cleaner, refusal
 from backends.places.upstream.relay import httpx_errors, plain, read_body
 from backends.places.upstream.replicas import Balance, Replica
@@ -38,8 +37,6 @@ from config.upstreams import UpstreamConfig
 from config.values import alike
 
 log = structlog.get_logger(__name__)
-
-T = TypeVar("T")
 
 MOST_MODELS = 10_000
 ROUNDHOUSE = "roundhouse"  # what our own lists have as `owned_by`
@@ -112,16 +109,9 @@ def read_list(body: bytes) -> ServerModels:
     return ServerModels(tuple(offer for offer, _ in found.values()), standings)
 
 
-def _read(data: Any, kind: type[T]) -> T | None:
-    """None for what isn't a `kind`."""
-    with suppress(msgspec.ValidationError):
-        return msgspec.convert(data, kind)
-    return None
-
-
 def _standings(cards: dict[str, Any]) -> Iterator[tuple[str, RemoteStanding]]:
     for name, card in cards.items():
-        if (standing := _read(card, _Standing)) is not None:
+        if (standing := converted(card, _Standing)) is not None:
             found = alike(RemoteStanding, standing)(
                 percent=standing.status.percent,
                 memory=standing.memory or "",
@@ -131,7 +121,7 @@ def _standings(cards: dict[str, Any]) -> Iterator[tuple[str, RemoteStanding]]:
 
 
 def _offer(data: Any) -> Offer | None:
-    card = _read(data, _Card)
+    card = converted(data, _Card)
     if card is None or not 0 < len(card.id) <= MAX_NAME or not card.id.isprintable():
         return None
     ours = card.owned_by == ROUNDHOUSE
@@ -147,7 +137,7 @@ def _offer(data: Any) -> Offer | None:
 
 def _origin(card: _Card) -> RemoteOrigin | None:
     """As far from here as the other server is, and one more. None: an older one doesn't say it."""
-    origin = _read(card.origin, RemoteOrigin)
+    origin = converted(card.origin, RemoteOrigin)
     return replace(origin, hops=origin.hops + 1) if origin is not None else None
 
 

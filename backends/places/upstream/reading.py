@@ -27,7 +27,7 @@ from backends.contract.remote import (
     RemoteUsage,
 )
 from backends.places.upstream.events import ErrorData
-from backends.places.upstream.faults import broken, readable, too_large
+from backends.places.upstream.faults import broken, converted, readable, too_large
 
 MOST_CALLS = 1_000  # of one answer
 
@@ -321,7 +321,7 @@ class AnswerReader:
         if (answer := _further(chunk, _OF_ANSWERS)) and answer != self._answer:
             self._answer = answer  # some servers repeat it in each chunk
             events.append(RemoteDelta(further=RemoteFurther(answer=answer)))
-        if (usage := _lenient(chunk.usage, _Usage)) is not None:
+        if (usage := converted(chunk.usage, _Usage, strict=False)) is not None:
             events.append(_usage(usage))
 
     def _delta(self, choice: _Choice) -> RemoteDelta | None:
@@ -345,7 +345,7 @@ class AnswerReader:
         self, index: int, choice: _Choice, message: _TurnWire, content: str | list[_Part] | None
     ) -> RemoteDelta | None:
         thought, text = _split(content)
-        logprobs = _lenient(choice.logprobs, _Logprobs)
+        logprobs = converted(choice.logprobs, _Logprobs, strict=False)
         is_message = choice.message is not None
         finished = self._end(index, choice.finish_reason, is_whole=is_message)
         stop = choice.stop_reason if finished == "stop" else None
@@ -401,16 +401,6 @@ def _without_nan(payload: bytes) -> bytes:
     )
 
 
-def _lenient(value: object, kind: type[T]) -> T | None:
-    """None for what isn't a `kind`: an answer goes on without its counts or probabilities."""
-    if value is None:
-        return None
-    try:
-        return msgspec.convert(value, kind, strict=False)
-    except (msgspec.ValidationError, RecursionError):
-        return None
-
-
 class _ErrorWire(msgspec.Struct, frozen=True):
     message: str | None = None
     type: str | None = None
@@ -424,7 +414,7 @@ def stream_error(error: object, kind: str = "server_error") -> UpstreamError:
     """
     if isinstance(error, str):
         return UpstreamError(error, type=kind)
-    wire = _lenient(error, _ErrorWire) or _ErrorWire()
+    wire = converted(error, _ErrorWire, strict=False) or _ErrorWire()
     status = wire.code if isinstance(wire.code, int) and 400 <= wire.code <= 599 else 502
     return UpstreamError(
         wire.message or "The upstream failed without an error message.",
