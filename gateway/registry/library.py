@@ -242,7 +242,12 @@ class ModelLibrary:
                 models |= self._discovered(source, taken, _places(models))
             models |= (cached := self._discovered([*self._cached()], taken, _places(models)))
             models |= self._unusable_files(taken)
-            models |= self._presets(models, _aliases(models))
+            by_alias = _aliases(models)
+            models |= {
+                model.name: self._preset(model, models.get(by_alias.get(name, name)), name)
+                for model in self._config.models
+                if (name := model.of) is not None
+            }
             names = _aliases(models) | {name: name for name in models}
             models = {
                 name: self._with_draft(one, models, names) if isinstance(one, ModelEntry) else one
@@ -396,18 +401,8 @@ class ModelLibrary:
             return entry
         return Unusable(name=model.name, aliases=model.aliases, reason=reason, path=path)
 
-    def _presets(
-        self, models: Mapping[str, Known], by_alias: Mapping[str, str]
-    ) -> dict[str, Known]:
-        """By name, what the config says a second time of a model."""
-        presets = [(model, model.of) for model in self._config.models if model.of is not None]
-        return {
-            model.name: self._preset(model, models.get(by_alias.get(name, name)), name)
-            for model, name in presets
-        }
-
     def _preset(self, model: ModelConfig, base: Known | None, name: str) -> Known:
-        """`base`: the model that is called `name`."""
+        """What the config says a second time of `base`, the model that is called `name`."""
         if not isinstance(base, ModelEntry):
             reason = base.reason if base is not None else f"of: there is no model {name!r}"
             path = base.path if base is not None else Path(name)

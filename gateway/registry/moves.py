@@ -35,7 +35,7 @@ from gateway.registry.nodes import HERE as THIS_MACHINE
 from gateway.registry.nodes import bare, named, node_of, without_turns
 from gateway.registry.planning import LoadPlan
 from gateway.registry.protocol import Bytes, Load, Unload, WhyUnload
-from gateway.registry.status import Lease
+from gateway.registry.status import Lease, ModelProgressed
 from gateway.terms.tasks import FileSystems
 
 log = structlog.get_logger(__name__)
@@ -91,14 +91,7 @@ class Parked(msgspec.Struct, frozen=True, kw_only=True):
     held: Bytes
 
 
-class Progressed(msgspec.Struct, frozen=True):
-    """A load got further."""
-
-    name: str
-    progress: Progress
-
-
-Outcome: TypeAlias = Arrived | Broken | LoadFailure | Gone | Parked | Progressed
+Outcome: TypeAlias = Arrived | Broken | LoadFailure | Gone | Parked
 
 
 class Loading(msgspec.Struct, kw_only=True):
@@ -128,7 +121,9 @@ class Resident(msgspec.Struct, kw_only=True, eq=False):
 
 
 class Moves(msgspec.Struct, kw_only=True):
-    """The moves of one registry. `notify` is called on the event loop, with each `Outcome`."""
+    """The moves of one registry. `notify` is called on the event loop, with each `Outcome` and as a
+    load gets further.
+    """
 
     tasks: TaskGroup
     supervisor: Supervisor
@@ -136,7 +131,7 @@ class Moves(msgspec.Struct, kw_only=True):
     gauge: Gauge
     history: History
     clock: Clock
-    notify: Callable[[Outcome], None] = lambda _outcome: None  # set by `Orders`
+    notify: Callable[[Outcome | ModelProgressed], None] = lambda _: None  # set by `Orders`
     cluster: ClusterNodes | None = None
     loading: dict[str, Loading] = msgspec.field(default_factory=dict)
     residents: dict[str, Resident] = msgspec.field(default_factory=dict)
@@ -270,7 +265,7 @@ class Moves(msgspec.Struct, kw_only=True):
 
         def report(progress: Progress) -> None:
             loading.progress = progress
-            self.notify(Progressed(name, progress))
+            self.notify(ModelProgressed(name, progress))
 
         before = await to_thread.run_sync(self.gauge.used)
         try:

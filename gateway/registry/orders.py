@@ -16,7 +16,6 @@ from gateway.registry.moves import (
     Moves,
     Outcome,
     Parked,
-    Progressed,
 )
 from gateway.registry.names import ModelNames
 from gateway.registry.planning import LoadPlanner
@@ -114,14 +113,14 @@ class Orders(RegistryParts, kw_only=True):
         place.answer(refusal(place.model, refused) if refused else None)
         return place.model
 
-    def note_outcome(self, outcome: Outcome) -> None:
+    def note_outcome(self, outcome: Outcome | ModelProgressed) -> None:
         """A move reported how it goes, or how it ended."""
+        if isinstance(outcome, ModelProgressed):
+            self._report_places(outcome.model)
+            self.watch(outcome)
+            return
         now, name, scheduler = self.clock.now(), outcome.name, self.scheduler
         match outcome:
-            case Progressed(progress=progress):
-                self._report_places(name)
-                self.watch(ModelProgressed(name, progress))
-                return
             case Broken(reason=reason, rest=rest):
                 self.broke(name, reason, rest=rest)
             case Arrived(measured=measured):
