@@ -18,7 +18,9 @@ WRONG, RIGHT_ROWS = frozenset({3, 7}), 31
 # What it was compared with llama.cpp on: types up to BF16, and architectures.
 TYPES = frozenset({0, 1, 2, 6, 8, 10, 11, 12, 13, 14, 20, 23, 30})
 ARCHITECTURES = frozenset({"llama", "qwen2", "qwen3"})
-WORTH = 1.1  # times as fast, since it runs in a process of its own
+UNKNOWN = f"{IK}'s speed here isn't known"
+# Times as fast. A server on two cores, whose threads hold up the engine's, lost that much of it.
+WORTH = 1.5
 _PLAIN = asdict(IkOptions())
 
 
@@ -42,28 +44,26 @@ def chosen(files: ModelFiles, options: LlamaCppOptions) -> Library:
     if options.library != "auto":
         reason = "the options say so"
         return _ik(reason) if options.library == "ik" else Library(LLAMA_CPP, reason)
-    if lacking := _lacking(files, options):
-        return Library(LLAMA_CPP, f"{IK} lacks {lacking}")
-    if reason := ik.missing() or _untried(files):
+    if reason := _decided(files, options):
         return Library(LLAMA_CPP, reason)
     times = speeds.remembered(files, options)
     if times is None:
-        return _ik("it is faster on processors, as far as nothing was measured")
+        return Library(LLAMA_CPP, UNKNOWN)
     if times < WORTH:
-        ended, slow = f"{IK} ended its process", f"{IK} was {times:.1f} times as fast here"
+        slow, ended = f"{IK} was {times:.1f} times as fast here", f"{IK} ended its process"
         return Library(LLAMA_CPP, slow if times else ended)
     return _ik(f"it was {times:.1f} times as fast here")
 
 
 def is_open(files: ModelFiles, options: LlamaCppOptions) -> bool:
-    """Whether their speed decides, and isn't known."""
-    by_speed = options.library == "auto" and not any(kind >= FIRST_OF_IK for kind in files.types)
-    return (
-        by_speed
-        and files.size_bytes <= speeds.LARGEST
-        and chosen(files, options).may_end
-        and speeds.remembered(files, options) is None
-    )
+    """Whether their speed decides, and isn't known, and can be measured."""
+    return files.size_bytes <= speeds.LARGEST and chosen(files, options).reason == UNKNOWN
+
+
+def _decided(files: ModelFiles, options: LlamaCppOptions) -> str:
+    """Why llama.cpp computes it, however fast the other would be."""
+    lacking = _lacking(files, options)
+    return (f"{IK} lacks {lacking}" if lacking else "") or ik.missing() or _untried(files)
 
 
 def _ik(reason: str) -> Library:
