@@ -260,7 +260,7 @@ class ChoiceSteps(msgspec.Struct, eq=False):
                 yield ChatDelta(reasoning_content=text)
             case ToolOpened():
                 yield ChatDelta(tool_calls=(self._opened(event),))
-            case ArgumentsGrown(index, fragment):
+            case ArgumentsGrown(index, fragment) if index in self._calls:
                 yield from self._grown(index, self._calls[index].grow(fragment))
             case ToolClosed(index) if index in self._calls:
                 yield from self._closed(index)
@@ -326,8 +326,9 @@ class ChoiceFold(msgspec.Struct, eq=False):
             case ChatDelta(reasoning_content=str(text)):
                 self._reasoning.append(text)
             case ChatDelta(tool_calls=(call,)):
-                _, texts = self._calls.setdefault(call.index, (call, []))
-                texts += _texts(call)
+                if call.id is not UNSET:  # it begins
+                    self._calls[call.index] = (call, [])
+                self._calls[call.index][1].extend(_texts(call))
             case ChatDelta(executed_tools=(executed,)):
                 self._executed.append(executed)
         if isinstance(step.logprobs, ChatLogprobs):

@@ -78,6 +78,19 @@ def test_only_tool_calls_leave_the_content_null() -> None:
     ]
 
 
+def test_a_call_that_begins_anew_keeps_nothing_of_the_one_before() -> None:
+    again = (ToolOpened(0, "call_2", "time"), ArgumentsGrown(0, '{"b":2}'), ToolClosed(0))
+    first = (ToolOpened(0, "call_1", "weather"), ArgumentsGrown(0, '{"a":1}'), ToolClosed(0))
+    (choice,) = whole(said(*first, *again, Finished("tool_calls")))["choices"]
+    assert choice["message"]["tool_calls"] == [
+        {
+            "id": "call_2",
+            "type": "function",
+            "function": {"name": "time", "arguments": '{"b":2}'},
+        }
+    ]
+
+
 def test_only_reasoning_leaves_the_content_empty() -> None:
     message = whole(said(Reasoning("hm"), Finished("length")))["choices"][0]["message"]
     assert message == {"role": "assistant", "content": "", "reasoning_content": "hm"}

@@ -129,7 +129,16 @@ def test_hidden_reasoning_stays_hidden(logprobs: bool) -> None:
     assert deltas_of(data)[1:] == [{"content": "ja"}, {}]
 
 
-@pytest.mark.parametrize("events", [(), (Content(""),), (Reasoning(""),), (ToolClosed(0),)])
+NOTHING: list[tuple[Event, ...]] = [
+    (),
+    (Content(""),),
+    (Reasoning(""),),
+    (ToolClosed(0),),
+    (ArgumentsGrown(0, "{}"),),  # of a call that another server gave no name
+]
+
+
+@pytest.mark.parametrize("events", NOTHING)
 def test_nothing_to_say_is_no_bytes(events: tuple[Event, ...]) -> None:
     assert chat_reply().delta(Delta(0, events)) == b""
 
