@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from backends.places.kept.store import KeptStore
 from benchmarks import hardware
+from config.settings import Config
 from gateway.answers.turns import TurnCounts
 from gateway.http.metrics import Metrics
-from gateway.registry.overview import Ledger
+from gateway.registry import History, ModelLibrary, Registry
 
 ROOT = Path(__file__).parent.parent
 
@@ -61,18 +61,12 @@ def test_every_message_explained_is_one_the_program_has() -> None:
     assert missing == []
 
 
-def metric_names() -> set[str]:
-    metrics = Metrics()
-    metrics.watch(list)
-    metrics.watch_server(
-        lambda: Ledger(budgets={}, held=(), claimed=()),
-        lambda: {"a": []},
-        lambda: {"user": 1},
-        KeptStore(memory=0).counts,
-        TurnCounts(),
-        {"usage": 1},
-    )
-    families = re.findall(r"^# TYPE (\w+) (\w+)", metrics.text().decode(), flags=re.MULTILINE)
+async def metric_names() -> set[str]:
+    config, metrics = Config(), Metrics()
+    async with Registry(ModelLibrary(config), config, history=History(None)) as registry:
+        metrics.watch(registry, lambda: {"user": 1}, TurnCounts())
+        text = metrics.text().decode()
+    families = re.findall(r"^# TYPE (\w+) (\w+)", text, flags=re.MULTILINE)
     names = set()
     for name, kind in families:
         names |= {f"{name}_bucket", f"{name}_count"} if kind == "histogram" else {name}
@@ -108,8 +102,9 @@ def test_alerts_fire_on_a_server_in_trouble_and_on_no_other() -> None:
     assert tried == {rule["alert"] for group in alerts["groups"] for rule in group["rules"]}
 
 
-def test_dashboards_and_alerts_ask_for_metrics_there_are() -> None:
-    names = metric_names()
+@pytest.mark.anyio
+async def test_dashboards_and_alerts_ask_for_metrics_there_are() -> None:
+    names = await metric_names()
     asked = {name for one in expressions() for name in re.findall(r"\broundhouse_\w+", one)}
     assert asked
     assert asked <= names
