@@ -17,6 +17,7 @@ import numpy as np
 from backends.contract.catalog import ModelFiles
 from backends.contract.errors import GenerationFailed, LoadFailed, OutOfMemory
 from backends.engines.llamacpp import loading
+from backends.engines.llamacpp.engine import NO_ROOM
 from backends.engines.llamacpp.files import fitted, layers_on_cards
 from backends.engines.llamacpp.layout import cache_layout
 from backends.engines.llamacpp.libraries import RIGHT_ROWS, WRONG, on_cpu
@@ -74,6 +75,7 @@ _pos_max = _function("llama_kv_cache_seq_pos_max", _INT, *_seq)
 _view_init = _function("llama_kv_cache_view_init", View, *_seq)
 _view_update = _function("llama_kv_cache_view_update", None, _POINTER, ctypes.POINTER(View))
 _view_free = _function("llama_kv_cache_view_free", None, ctypes.POINTER(View))
+_used_cells = _function("llama_get_kv_cache_used_cells", _INT, _POINTER)
 _defrag = _function("llama_kv_cache_defrag", None, _POINTER)
 _update = _function("llama_kv_cache_update", _INT, _POINTER)
 _state = (_INT, ctypes.c_uint32)  # sequence, flags
@@ -200,27 +202,36 @@ class Pool(Context):
         self._model = model
         self._ids = np.arange(vocabulary)
         self._view = _view_init(self, 1)
+        _view_update(self, self._view)
+        self._cells = int(self._view.cells)
         self._freed = False  # there may be free cells between others
 
     def close(self) -> None:
         _view_free(self._view)
 
     def llama_decode(self, context: Context, batch: Any) -> int:
+        """Without room for all of it nothing is changed, as with llama.cpp: ik_llama.cpp would keep
+        what it computed of it in passes before the one that has no room.
+        """
         self._close_up()
+        if batch.n_tokens > self._cells - _used_cells(self):
+            return NO_ROOM
         return int(bindings.llama_decode(context, batch))
 
     def _close_up(self) -> None:
         """Cells in use move together. ik_llama.cpp looks for the last of them in strides of 32
         (llama_kv_cache_cell_max): where it meets free cells alone it attends to too few. Some moves
-        fit into a graph, so it may take several. Raises GenerationFailed.
+        fit into a graph, so it may take several, of which each fills a free cell at least. Raises
+        GenerationFailed.
         """
-        before = -1
-        while self._freed:
+        for _ in range(self._cells + 1):
+            if not self._freed:
+                return
             _view_update(self, self._view)
             self._freed = self._view.free < self._view.cells - self._view.used
-            if self._freed and (self._view.free == before or (_defrag(self), _update(self))[1]):
-                raise GenerationFailed("ik_llama.cpp can't move the cells of its cache together")
-            before = self._view.free
+            if self._freed and (_defrag(self), _update(self))[1]:
+                break
+        raise GenerationFailed("ik_llama.cpp can't move the cells of its cache together")
 
     def llama_sampler_sample(self, chain: Any, _context: Context, row: int) -> int:
         return draw_among(chain, self.row(row, len(self._ids)), self._ids).token

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,7 +20,8 @@ from backends.contract.errors import EngineLost, LoadFailed
 from backends.contract.protocol import Generation, ModelContainer
 from backends.contract.samplers import Sampling
 from backends.engines.engine import Token
-from backends.engines.llamacpp.engine import LlamaCppEngine
+from backends.engines.llamacpp.batch import Batch
+from backends.engines.llamacpp.engine import NO_ROOM, LlamaCppEngine
 from backends.machine import ik
 from backends.places.container import PortContainer
 from backends.places.kept.store import KeptStore
@@ -124,6 +126,43 @@ def test_a_pool_that_was_cut_in_many_places_is_whole_again(tmp_path: Path) -> No
         cold.admit(0, msgspec.structs.replace(job, prompt=(1, 2, 6, *(t.id for t in said[:-1]))))
         (again,) = last(cold, 0, 1)
         assert abs(distribution(again, 768) - distribution(said[-1], 768)).max() < CLOSE
+
+
+def test_a_batch_without_room_leaves_nothing_behind(model: Path) -> None:
+    """Its first passes over the graph would have had some."""
+    options = msgspec.structs.replace(
+        ALONE, context_length=256, cache_tokens=256, batch_size=128, micro_batch_size=32
+    )
+    with engine(model, options) as tested:
+        pool: Any = tested._context  # noqa: SLF001
+        codes = [_decoded(pool, [(sequence, 96)]) for sequence in (0, 1, 2)]
+        assert codes == [0, 0, NO_ROOM]
+        assert pool.llama_memory_seq_pos_max(pool, 2) == -1
+        assert _decoded(pool, [(2, 64)]) == 0
+
+
+def test_gaps_of_several_sequences_are_closed_whichever_is_the_longest(tmp_path: Path) -> None:
+    """Those of the first, cell by cell, take more than one graph; that of another, which lies
+    behind them, stays the longest meanwhile.
+    """
+    path = random_gguf.write(tmp_path / "model.gguf", random_gguf.Dimensions(layers=90))
+    options = msgspec.structs.replace(ALONE, context_length=768, cache_tokens=768)
+    with engine(path, options) as tested:
+        pool: Any = tested._context  # noqa: SLF001
+        assert _decoded(pool, [(0, 150), (1, 150)]) == 0
+        assert _decoded(pool, [(2, 300)]) == 0
+        assert _decoded(pool, [(3, 150)]) == 0
+        pool.llama_memory_seq_rm(pool, 0, -1, -1)
+        pool.llama_memory_seq_rm(pool, 2, -1, -1)
+        assert _decoded(pool, [(0, 400)]) == 0
+
+
+def _decoded(pool: Any, given: list[tuple[int, int]]) -> int:
+    """The code for a batch of so many tokens of each sequence, in turn."""
+    rows = [(place, one) for place in range(given[0][1]) for one, _ in given]
+    batch = Batch(len(rows), pool)
+    batch.singles([7] * len(rows), [place for place, _ in rows], [one for _, one in rows])
+    return int(pool.llama_decode(pool, batch.ready()))
 
 
 # Another shape of DeepSeek's ends the process.
