@@ -56,8 +56,12 @@ def chosen(files: ModelFiles, options: LlamaCppOptions) -> Library:
 
 
 def is_open(files: ModelFiles, options: LlamaCppOptions) -> bool:
-    """Whether their speed decides, and isn't known, and can be measured."""
-    return files.size_bytes <= speeds.LARGEST and chosen(files, options).reason == UNKNOWN
+    """Whether their speed decides, isn't known, can be measured, and that was never tried."""
+    return (
+        files.size_bytes <= speeds.LARGEST
+        and chosen(files, options).reason == UNKNOWN
+        and not speeds.noted(files, options).exists()
+    )
 
 
 def _decided(files: ModelFiles, options: LlamaCppOptions) -> str:

@@ -33,15 +33,16 @@ def remembered(files: ModelFiles, options: LlamaCppOptions) -> float | None:
 def noted(files: ModelFiles, options: LlamaCppOptions) -> Path:
     """The file that says it, named after all that it depends on."""
     model = files.architecture, sorted(set(files.types)), files.size_bytes.bit_length()
-    built = prebuilt.described(), ik.PACKAGE, ik.TRIED
-    facts = _machine(), built, model, options.max_concurrent > 1
+    facts = _here(), model, options.max_concurrent > 1
     digest = hashlib.sha256(msgspec.json.encode(facts)).hexdigest()
     return user_folder() / "speeds" / digest[:32]
 
 
 @cache
-def _machine() -> tuple[str, ...]:
+def _here() -> tuple[str, ...]:
+    """The processors, and the libraries: looked up once, since plans ask for a speed many times."""
     known = Path("/proc/cpuinfo")
     lines = known.read_text("utf-8").splitlines() if known.exists() else []
     names = [line for line in lines if line.startswith("model name")]
-    return (platform.machine(), platform.processor(), *names)
+    built = prebuilt.described(), ik.PACKAGE, ik.TRIED
+    return (platform.machine(), platform.processor(), *names, *built)

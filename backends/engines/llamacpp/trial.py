@@ -39,6 +39,8 @@ REFUSED = 3  # the exit status of a child that got an error; Python's own are 1 
 PICTURE = "picture"  # the line a child prints before it loads the projector
 CHILD, RACE = f"{__package__}.rehearsal", f"{__package__}.race"  # they import this module
 RACING = 60.0  # seconds
+# Of a child that was ended with all of the gateway's, by a terminal or a service manager.
+STOPPED = (-signal.SIGINT, -signal.SIGTERM, -signal.SIGHUP)
 
 
 async def check(files: ModelFiles, options: LlamaCppOptions, seconds: float = SECONDS) -> None:
@@ -94,16 +96,17 @@ async def _survives(files: ModelFiles, options: LlamaCppOptions, seconds: float)
 
 
 async def race(files: ModelFiles, options: LlamaCppOptions) -> None:
-    """Remember for the next load which library is faster. One that ends its process isn't; nothing
-    is learned where there is no time or no memory.
+    """Remember for the next load which library is faster. One that ends its process isn't. Where
+    there is no time or no memory nothing is learned, and no other load waits for it.
     """
     log.info("measuring which library is faster", model=files.path.name)
     try:
         status, printed, _ = await in_child(RACE, files, options, RACING)
     except TimeoutError:
-        return
-    if status not in (REFUSED, -signal.SIGKILL):
-        remember(speeds.noted(files, options), printed.decode() if not status else "0")
+        status, printed = -signal.SIGKILL, b""
+    if status not in (REFUSED, *STOPPED):
+        ended = "" if status == -signal.SIGKILL else "0"
+        remember(speeds.noted(files, options), ended if status else printed.decode())
 
 
 async def in_child(

@@ -84,11 +84,13 @@ async def test_the_first_load_of_a_family_measures_and_the_second_one_knows(
 
 
 @INSTALLED
-@pytest.mark.parametrize(("status", "known"), [(-6, 0.0), (-9, None), (trial.REFUSED, None)])
+@pytest.mark.parametrize(
+    ("status", "known"), [(-6, 0.0), (-9, None), (-15, None), (trial.REFUSED, None)]
+)
 async def test_a_library_that_ends_the_process_is_not_faster(
     files: ModelFiles, status: int, known: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that is killed had no memory."""
+    """One that is killed had no memory; one that is stopped, a gateway that was."""
 
     async def ended(*_: object) -> tuple[int, bytes, bytes]:
         return status, b"", b""
@@ -96,6 +98,23 @@ async def test_a_library_that_ends_the_process_is_not_faster(
     monkeypatch.setattr(trial, "in_child", ended)
     await trial.race(files, ALONE)
     assert speeds.remembered(files, ALONE) == known
+
+
+@INSTALLED
+@pytest.mark.parametrize("status", [None, -9])
+async def test_what_had_no_time_or_no_memory_to_be_measured_keeps_no_other_load(
+    files: ModelFiles, status: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ended(*_: object) -> tuple[int, bytes, bytes]:
+        if status is None:
+            raise TimeoutError
+        return status, b"", b""
+
+    monkeypatch.setattr(trial, "in_child", ended)
+    assert is_open(files, ALONE)
+    await trial.race(files, ALONE)
+    assert not is_open(files, ALONE)
+    assert speeds.remembered(files, ALONE) is None
 
 
 @INSTALLED
