@@ -102,7 +102,7 @@ async def race(files: ModelFiles, options: LlamaCppOptions) -> None:
     log.info("measuring which library is faster", model=files.path.name)
     try:
         status, printed, _ = await in_child(RACE, files, options, RACING)
-    except TimeoutError:
+    except OSError:  # no time, or no process
         status, printed = -signal.SIGKILL, b""
     if status not in (REFUSED, *STOPPED):
         ended = "" if status == -signal.SIGKILL else "0"
