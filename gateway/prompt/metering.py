@@ -362,7 +362,7 @@ def call_method(text: str, name: str, args: Sequence[Any], named: Mapping[str, A
 _DIGITS = re.compile(r"\d+")
 # Without a kind it is none that is known.
 _CONVERSION = re.compile(
-    r"%(?:(?:\((?P<key>[^()]*)\))?(?P<flags>[#0\- +]*)(?P<width>\d*)(?:\.(?P<places>\d*))?"
+    r"%(?:(?:\((?P<key>[^()]*)\))?(?P<flags>[#0\- +]*+)(?P<width>\d*+)(?:\.(?P<places>\d*+))?"
     r"[hlL]?(?P<kind>[diouxXeEfFgGcrsa%]))?"
 )
 
