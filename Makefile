@@ -85,7 +85,7 @@ test-vulkan: ## llama.cpp on Vulkan's first device, which may be Mesa's in softw
 # In an environment of its own over the other: where it is installed, `auto` takes it in other tests, too.
 test-ik: $(IK).ready ## ik_llama.cpp as a second library of the llama.cpp engine
 	@$(subst $(BIN),$(IK)/bin,$(PYTEST)) -rs -m "not long" $(PARALLEL) tests/backends/engines/llamacpp/test_ik.py \
-		tests/backends/engines/llamacpp/test_libraries.py \
+		tests/backends/engines/llamacpp/test_libraries.py tests/promises/test_libraries.py \
 		tests/promises/test_kept.py::test_a_conversation_goes_on_after_its_worker_was_killed_and_after_a_restart $(ARGS)
 
 bench: $(TEST) ## Roundhouse beside other servers on the bundled model

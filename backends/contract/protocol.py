@@ -380,6 +380,7 @@ class ModelInfo(ModelFacts, frozen=True, kw_only=True):
     # What computes its cells: the library's version and how it was built. Cells of one build are
     # not put back into another. "": they can't be taken out at all.
     build: str = ""
+    library: str | None = None  # as `catalog.LoadFacts.library`, when it was loaded
     # `backends.contract.identity` of a model on another machine, whose files are there; "": it is
     # here.
     identity: str = ""

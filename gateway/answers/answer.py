@@ -378,11 +378,12 @@ def _cached_tokens(choices: Sequence[Choice]) -> int:
 def fingerprint(lease: Lease) -> str:
     """OpenAI's `system_fingerprint`: answers to one seed may differ where it does.
 
-    `fp_` and a digest of this server's version, the backend, the model's files and options.
+    `fp_` and a digest of this server's version, the backend and its build, the model's files and
+    options.
     """
     info, entry, files = lease.container.info, lease.entry, lease.entry.files
     loaded = (files.format, files.size_bytes, entry.created, entry.options)
-    facts = (VERSION, info.backend, info.context_length, lease.name, *loaded)
+    facts = (VERSION, info.backend, info.build, info.context_length, lease.name, *loaded)
     return f"fp_{sha256(msgspec.json.encode(facts)).hexdigest()[:12]}"
 
 

@@ -173,7 +173,8 @@ class Services(msgspec.Struct, frozen=True):
             return None
         engine = self.catalog[status.files.backend]
         facts = engine.files.facts(status.options)
-        library = engine.library(status.files, status.options)
+        loaded = status.info and status.info.library  # by now the next load may have another
+        library = loaded or engine.library(status.files, status.options)
         return facts if library is None else msgspec.structs.replace(facts, library=str(library))
 
     async def card(self, status: ModelStatus) -> ModelCard:

@@ -26,23 +26,26 @@ async def load(files: ModelFiles, options: LlamaCppOptions, report: Report) -> M
     """Loads on a thread of its own. When cancelled, llama.cpp stops at its next tensor."""
     libraries.check(files, options)
     is_open = libraries.is_open(files, options)
-    if options.host is None and options.library == "auto":
+    library = libraries.chosen(files, options)
+    if library.may_end and options.host is None and options.library == "auto":
         # It was to run in this process, so without what may end it, whatever is known by now.
         options = msgspec.structs.replace(options, library="llama.cpp")
-    uses_ik = libraries.uses_ik(files, options)
+        library = libraries.chosen(files, options)
     # A trial has fewer requests at once, and is of the same library.
-    options = msgspec.structs.replace(options, library="ik" if uses_ik else "llama.cpp")
+    options = msgspec.structs.replace(options, library="ik" if library.may_end else "llama.cpp")
     await trial.check(files, options)
     if is_open:
         await trial.race(files, options)
     load = loading.load
-    if uses_ik:
+    if library.may_end:
         from backends.engines.llamacpp import ik  # noqa: PLC0415 - installed seldom
 
         load = ik.load
     engine = await run_loading_weights(
         lambda *given: LlamaCppEngine(load(*given)), files, options, report
     )
+    if libraries.has_several(library):
+        engine.info = msgspec.structs.replace(engine.info, library=str(library))
     return DrivenContainer(engine, engine.keeper)
 
 

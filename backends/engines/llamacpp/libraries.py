@@ -32,7 +32,12 @@ def uses_ik(files: ModelFiles, options: LlamaCppOptions) -> bool:
 def choice(files: ModelFiles, options: LlamaCppOptions) -> Library | None:
     """See `Installation.library`."""
     found = chosen(files, options)
-    return found if found.may_end or not ik.missing() else None
+    return found if has_several(found) else None
+
+
+def has_several(found: Library) -> bool:
+    """Whether there was a choice."""
+    return found.may_end or not ik.missing()
 
 
 def chosen(files: ModelFiles, options: LlamaCppOptions) -> Library:

@@ -34,6 +34,7 @@ async def _compare(files: ModelFiles, options: LlamaCppOptions) -> None:
         cache_tokens=None,
         max_concurrent=min(options.max_concurrent, STREAMS),
         speculation=SpeculationOptions(mode="off"),
+        mlock=False,
     )
     theirs = msgspec.structs.replace(options, library="llama.cpp")
     ours = msgspec.structs.replace(options, library="ik")

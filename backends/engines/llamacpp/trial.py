@@ -8,6 +8,9 @@ the child gets is left to the load itself, which words it.
 
 Files that survived are remembered in the user's cache folder. A failure is not: it may be of the
 moment, as when memory ran out.
+
+Which of two libraries is faster is tried by a child, too (`backends.engines.llamacpp.race`), since
+one of them ends its process at a failed assertion.
 """
 
 import asyncio

@@ -71,11 +71,12 @@ def test_the_faster_one_computes_as_far_as_it_is_known(
 async def test_the_first_load_of_a_family_measures_and_the_second_one_knows(
     files: ModelFiles,
 ) -> None:
-    options = msgspec.structs.replace(ALONE, context_length=256)
+    options = msgspec.structs.replace(ALONE, context_length=256, host="worker")
     assert is_open(files, options)
     assert not is_open(msgspec.structs.replace(files, size_bytes=speeds.LARGEST + 1), options)
-    for _ in range(2):
+    for reason in ("isn't known", "as fast here"):
         loaded = await container.load(files, options, lambda _: None)
+        assert reason in (loaded.info.library or "")
         assert not is_open(files, options)
         await loaded.aclose()
     times = speeds.remembered(files, options)
