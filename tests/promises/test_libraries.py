@@ -6,12 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 import bundled
 from backends.machine import ik
 from tests.backends.places.workers import workers_of
-from tests.served import served
+from tests.promises import test_kept as kept
+from tests.served import Served, served
+
+SWAPS = 500
+KILLS = 20  # so many swaps between two of them
+ONE_AT_A_TIME = 80_000_000  # bytes: room for one of two with its cache of 2,048 tokens
 
 pytestmark = pytest.mark.skipif(bool(ik.missing()), reason=ik.missing() or "installed")
 
@@ -52,3 +58,33 @@ def test_what_was_measured_at_the_first_load_is_heeded_at_the_next(tmp_path: Pat
         assert asked(server.client) == said
         assert library(server.client) == "ik_llama.cpp: it was 1.6 times as fast here"
         assert len(workers_of(server.process.pid)) == 1
+
+
+@pytest.mark.long
+def test_neither_swaps_nor_killed_workers_change_what_is_said(tmp_path: Path) -> None:
+    """Of two models that don't fit together; one whose worker is killed says that in its stream."""
+    config = kept.settings(tmp_path)
+    config["swap"] |= {"memory": {"cpu": ONE_AT_A_TIME}, "backoff": 0.0}
+    for model in config["models"]:
+        model["options"] |= {"library": "ik", "context_length": 2048, "max_concurrent": 2}
+    with served(tmp_path, config) as server:
+        first = {}
+        for number in range(SWAPS):
+            name, text = ("left", "right")[number % 2], f"{number % 7} {kept.LONG * 10}"
+            heard = kept.said(kept.asked(server.client, name, text))
+            assert first.setdefault((name, text), heard) == heard
+            if number % KILLS == KILLS - 1:
+                assert "engine_lost" in killed(server, name, text)
+        assert server.log.text.count('"model loaded"') >= SWAPS
+
+
+def killed(server: Served, name: str, text: str) -> str:
+    """The stream of an answer whose worker is killed as it begins."""
+    messages = [{"role": "user", "content": text}]
+    body = {"model": name, "messages": messages, "stream": True, "max_tokens": 1_000}
+    with server.client.stream("POST", kept.CHAT, json=body) as response:
+        lines = response.iter_lines()
+        begun = next(lines)
+        there = map(psutil.Process, workers_of(server.process.pid))  # the other one may be leaving
+        max(there, key=psutil.Process.create_time).kill()
+        return "\n".join([begun, *lines])
