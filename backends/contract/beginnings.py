@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from config.values import alike
 
-BLOCK = 32  # tokens of a link of the chain; a shorter beginning isn't kept
+BLOCK = 32  # tokens; a shorter beginning isn't kept, and what begins otherwise is another
 WORD = array("q").itemsize
 PIECE = 4 << 20  # bytes; the gateway's event loop copies one in a millisecond or two
 

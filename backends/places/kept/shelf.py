@@ -2,16 +2,18 @@
 Pure: events in, orders out; it knows no engine, no bytes, no thread and no clock.
 
 An entry is known by its origin, everything that must be the same for it to hold, and by its tokens:
-their blocks are chained by hashes, so that a prompt walks down the chain as far as something known
-goes. What a hash says is then compared, token by token.
+a prompt is compared with all that begin with the same block. A conversation takes hundreds of
+megabytes, so these are few.
 
 Kept is what is worth more than it costs: the seconds that it saves, by how likely that is, to the
 byte. Age alone pushes nothing out, since the side jobs of an agent are always the newest.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
+import numpy as np
 
 from backends.contract.beginnings import BLOCK, WORD, Tier, packed
 
@@ -124,53 +126,15 @@ class Rates(msgspec.Struct):
         return CALL + size / self.copies.get(identity, self.copy) + read
 
 
-class Chain:
-    """Entries by the blocks that their tokens begin with."""
-
-    def __init__(self) -> None:
-        self._links: dict[int, set[int]] = {}
-
-    def add(self, number: int, origin: Origin, tokens: bytes) -> None:
-        for link in _links(origin, tokens):
-            self._links.setdefault(link, set()).add(number)
-
-    def remove(self, number: int, origin: Origin, tokens: bytes) -> None:
-        for link in _links(origin, tokens):
-            known = self._links[link]
-            known.discard(number)
-            if not known:
-                del self._links[link]
-
-    def matching(self, origin: Origin, tokens: bytes) -> list[set[int]]:
-        """For each number of blocks, from one on, which entries seem to begin with those."""
-        found: list[set[int]] = []
-        for link in _links(origin, tokens):
-            known = self._links.get(link)
-            if known is None:
-                break
-            found.append(known)
-        return found
+def _family_of(origin: Origin, tokens: bytes) -> tuple[Origin, bytes]:
+    return origin, tokens[: BLOCK * WORD]
 
 
-def _links(origin: Origin, tokens: bytes) -> Iterator[int]:
-    link, step = hash((origin.identity, origin.owner)), BLOCK * WORD
-    for start in range(0, len(tokens) - step + 1, step):
-        link = hash((link, tokens[start : start + step]))
-        yield link
-
-
-def shared(left: bytes, right: bytes, blocks: int) -> int:
-    """How many tokens two sequences begin with alike, which seem to be so many blocks and no whole
-    one more.
-    """
-    known = blocks * BLOCK * WORD
-    if left[:known] != right[:known]:  # a hash that two beginnings have in common
-        return 0
-    until = known + BLOCK * WORD
-    words = (memoryview(one[known:until]).cast("q") for one in (left, right))
-    differing = (at for at, (one, other) in enumerate(zip(*words, strict=False)) if one != other)
-    shorter = min(len(left), len(right), until) - known
-    return blocks * BLOCK + next(differing, shorter // WORD)
+def shared(left: bytes, right: bytes) -> int:
+    """How many tokens two sequences begin with alike."""
+    count = min(len(left), len(right)) // WORD
+    differs = np.frombuffer(left, np.int64, count) != np.frombuffer(right, np.int64, count)
+    return int(differs.argmax()) if differs.any() else count
 
 
 class Shelf:
@@ -182,7 +146,8 @@ class Shelf:
         self.memory, self.disk = memory, disk
         self._usual = memory  # before models took some of it
         self._paused_until = 0.0
-        self._chain = Chain()
+        # By whose they are and how they begin.
+        self._families = defaultdict[tuple[Origin, bytes], list[Entry]](list)
         self._next = 1
 
     @property
@@ -205,11 +170,10 @@ class Shelf:
         """
         if len(tokens) <= max(than, BLOCK):
             return None
-        if not self._chain.matching(origin, packed(tokens[:BLOCK])):
+        if not self._family(origin, packed(tokens[:BLOCK])):
             return None  # as most often: in microseconds, however long the prompt is
-        prompt = packed(tokens)
         best: tuple[Entry, int] | None = None
-        for entry, start in self._starts(origin, prompt, len(tokens) - 1, than):
+        for entry, start in self._starts(origin, packed(tokens), len(tokens) - 1):
             gained = (start - than) * entry.seconds / entry.cells
             if gained <= self.rates.seconds(origin.identity, entry.tier, entry.size):
                 continue
@@ -217,33 +181,20 @@ class Shelf:
                 best = entry, start
         return best
 
-    def _starts(
-        self, origin: Origin, prompt: bytes, most: int, than: int
-    ) -> Iterator[tuple[Entry, int]]:
-        """Entries, and where a prompt can go on from each; as far as one may save the most."""
-        seen: set[int] = set()
-        farthest = than
-        levels = list(enumerate(self._chain.matching(origin, prompt), 1))
-        for blocks, known in reversed(levels):
-            if (blocks + 1) * BLOCK <= farthest:
-                return
-            for number in known - seen:
-                entry = self.entries[number]
-                if entry.origin != origin or entry.start((blocks + 1) * BLOCK) <= farthest:
-                    continue
-                start = entry.start(min(shared(entry.tokens, prompt, blocks), most))
-                if start > than:
-                    farthest = max(farthest, start)
-                    yield entry, start
-            seen |= known
+    def _family(self, origin: Origin, tokens: bytes) -> Sequence[Entry]:
+        """Those that begin with the same block as `tokens`."""
+        return self._families.get(_family_of(origin, tokens), ())
+
+    def _starts(self, origin: Origin, prompt: bytes, most: int) -> Iterator[tuple[Entry, int]]:
+        """Entries, and where a prompt can go on from each."""
+        for entry in self._family(origin, prompt):
+            if start := entry.start(min(shared(entry.tokens, prompt), most)):
+                yield entry, start
 
     def _known(self, origin: Origin, tokens: bytes) -> tuple[Entry | None, int]:
         """The entry that has the most of `tokens`, and behind how many one can go on from it."""
-        found: tuple[Entry | None, int] = None, 0
-        for entry, start in self._starts(origin, tokens, len(tokens) // WORD, 0):
-            if start > found[1]:
-                found = entry, start
-        return found
+        starts = self._starts(origin, tokens, len(tokens) // WORD)
+        return max(starts, key=lambda one: one[1], default=(None, 0))
 
     def covers(self, origin: Origin, tokens: bytes) -> Entry | None:
         """The entry from which all of `tokens` could be gone on."""
@@ -392,7 +343,10 @@ class Shelf:
     def drop(self, number: int) -> list[Order]:
         """It is forgotten."""
         entry = self.entries.pop(number)
-        self._chain.remove(number, entry.origin, entry.tokens)
+        family = _family_of(entry.origin, entry.tokens)
+        self._families[family].remove(entry)
+        if not self._families[family]:
+            del self._families[family]
         orders: list[Order] = [Release(number)] if entry.in_memory else []
         return [*orders, Delete(number)] if entry.on_disk else orders
 
@@ -411,7 +365,7 @@ class Shelf:
 
     def _add(self, entry: Entry) -> None:
         self.entries[entry.number] = entry
-        self._chain.add(entry.number, entry.origin, entry.tokens)
+        self._families[_family_of(entry.origin, entry.tokens)].append(entry)
 
     def _value(self, now: float, entry: Entry) -> float:
         if entry.pinned:
@@ -500,31 +454,19 @@ class Shelf:
 
     def _beginning(self, origin: Origin, tokens: bytes) -> list[Entry]:
         """Those with which `tokens` begin."""
-        seen: set[int] = set()
-        for known in self._chain.matching(origin, tokens):
-            seen |= known
-        there = (self.entries[number] for number in seen)
-        return [one for one in there if one.origin == origin and tokens.startswith(one.tokens)]
+        there = self._family(origin, tokens)
+        return [entry for entry in there if tokens.startswith(entry.tokens)]
 
     def _superfluous(self, entry: Entry) -> list[Entry]:
-        """Those that `entry` makes so: it can be gone on from where they end, or nearly there."""
-        older = self._beginning(entry.origin, entry.tokens)
-        again = [old for old in older if entry.start(old.cells) >= AGAIN * old.cells]
-        return [*again, *(old for old in self._nearly(entry) if old not in again)]
-
-    def _nearly(self, entry: Entry) -> Iterator[Entry]:
-        """Those of the same conversation of which `entry` lacks no more than their last words: an
-        answer's, say, that stands otherwise in the next prompt.
+        """Those that `entry` makes so: it can be gone on from where they end, or nearly there. Of
+        the same conversation also where it lacks no more than their last words: an answer's, say,
+        that stands otherwise in the next prompt.
         """
-        links = self._chain.matching(entry.origin, entry.tokens)
-        last = set[int]()
-        for blocks in range(len(links), 0, -1):
-            for number in links[blocks - 1] - last:
-                old = self.entries[number]
-                alike = (old.origin, old.conversation) == (entry.origin, entry.conversation)
-                if (
-                    alike
-                    and old.cells - entry.start(shared(old.tokens, entry.tokens, blocks)) < BLOCK
-                ):
-                    yield old
-            last |= links[blocks - 1]
+
+        def is_needless(old: Entry) -> bool:
+            common = shared(old.tokens, entry.tokens)
+            start = entry.start(common)
+            again = common == old.cells and start >= AGAIN * old.cells
+            return again or (old.conversation == entry.conversation and old.cells - start < BLOCK)
+
+        return list(filter(is_needless, self._family(entry.origin, entry.tokens)))

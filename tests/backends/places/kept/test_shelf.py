@@ -247,7 +247,7 @@ def test_a_lookup_that_finds_nothing_costs_no_more_with_thousands_of_entries() -
     for number in range(2_000):
         shelf.put(0, entry(text(number, 64)))
     assert shelf.longest(HERE, text(9_999, 8_000), 0) is None
-    assert len(list(shelf._starts(HERE, packed(text(5, 64)), 64, 0))) == 1  # noqa: SLF001
+    assert len(list(shelf._starts(HERE, packed(text(5, 64)), 64))) == 1  # noqa: SLF001
 
 
 class Shell:
