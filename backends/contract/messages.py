@@ -303,7 +303,7 @@ class ReadFound(PortMessage, frozen=True):
 
 
 class FoundUsed(PortMessage, frozen=True):
-    """`Beginnings.put_back`; no `tokens`: it is let go. Not answered."""
+    """`Beginnings.put_back`. Not answered."""
 
     found: int
     tokens: int
@@ -320,28 +320,22 @@ class IsWanted(PortMessage, frozen=True):
 
 
 class Offer(PortMessage, frozen=True):
-    """A beginning is about to come, in pieces, by the number of this question."""
+    """A beginning is about to come, in pieces, by the number of this question. `seconds`: that
+    taking it out took.
+    """
 
     head: TakenHead
+    seconds: float
 
 
 class OfferedBytes(PortMessage, frozen=True, eq=False):
-    """Its next piece."""
+    """Its next piece; behind the last one it is kept: `Beginnings.keep`."""
 
     offer: int
     data: Bytes
 
 
-class Offered(PortMessage, frozen=True):
-    """All of it has come: `Beginnings.keep`."""
-
-    offer: int
-    seconds: float
-
-
-KeptQuestion: TypeAlias = (
-    FindLongest | ReadFound | FoundUsed | IsWanted | Offer | OfferedBytes | Offered
-)
+KeptQuestion: TypeAlias = FindLongest | ReadFound | FoundUsed | IsWanted | Offer | OfferedBytes
 
 
 class KeptAsked(Numbered, frozen=True):

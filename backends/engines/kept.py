@@ -4,7 +4,7 @@
     FindLongest ──────────────────────────────▶   looks, and keeps what it found at hand
     ReadFound, for each piece ────────────────▶
     IsWanted ─────────────────────────────────▶
-    Offer; OfferedBytes, for each piece; Offered ▶ puts it together, and into the store
+    Offer; OfferedBytes, for each piece ──────▶   puts it together, and into the store
 
 What an engine's thread asks it waits for no longer than a message takes; bytes come and go on
 threads beside it, and meanwhile a beginning is `Coming`, as one that is read from disk. Each piece
@@ -36,7 +36,6 @@ from backends.contract.messages import (
     KeptBytes,
     KeptQuestion,
     Offer,
-    Offered,
     OfferedBytes,
     ReadFound,
     TakenHead,
@@ -219,7 +218,6 @@ class BeginningsAfar:
             for room in pieces(taken.buffers):
                 answer = self._answer(ReadFound(number))
                 if not isinstance(answer, KeptBytes) or len(answer.data) != len(room):
-                    self._tell(KeptAsked(next(self._numbers), FoundUsed(number, 0, 0.0)))
                     return None
                 room[:] = answer.data
             seconds = time.perf_counter() - began
@@ -229,9 +227,8 @@ class BeginningsAfar:
 
     def _send(self, taken: Taken, seconds: float) -> None:
         """On the sender's thread."""
-        began = time.perf_counter()
         try:
-            self._offer(taken, lambda: seconds + time.perf_counter() - began)
+            self._offer(taken, seconds)
         except Exception as error:  # noqa: BLE001 - it is computed again, then
             log.warning("a conversation is not kept", reason=str(error))
         finally:
@@ -240,14 +237,13 @@ class BeginningsAfar:
                 self._leaving.remove(_begins(taken))
                 self._news.notify_all()
 
-    def _offer(self, taken: Taken, seconds: Callable[[], float]) -> None:
-        number, answer = self._ask(Offer(TakenHead.of(taken)))
+    def _offer(self, taken: Taken, seconds: float) -> None:
+        number, answer = self._ask(Offer(TakenHead.of(taken), seconds))
         if not isinstance(answer.result(self._lost), Welcome):
             return
         for piece in pieces(taken.buffers):
             if not isinstance(self._answer(OfferedBytes(number, piece)), Welcome):
                 return
-        self._answer(Offered(number, seconds()))
 
 
 def _begins(taken: Taken) -> Tokens:

@@ -3,12 +3,14 @@ is `backends.engines.kept`, which says what goes between.
 """
 
 import threading
+import time
 from array import array
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
+import msgspec
 import numpy as np
 import structlog
 from msgspec.structs import replace
@@ -28,7 +30,6 @@ from backends.contract.messages import (
     KeptQuestion,
     NothingThere,
     Offer,
-    Offered,
     OfferedBytes,
     ReadFound,
     TakenHead,
@@ -42,6 +43,17 @@ MOST_ASKED = 4_096  # questions at a time
 NOTHING = None, deque[Bytes]()
 
 
+class Arriving(msgspec.Struct, frozen=True):
+    """What was offered, its pieces that have not come yet, and when its engine began to take it
+    out.
+    """
+
+    number: int
+    taken: Taken
+    rooms: deque[Bytes]
+    began: float
+
+
 class BeginningsDesk:
     """Answers what the other end asks of `beginnings`, by calls of `send` on its thread. On the
     event loop no more happens than a piece's way through a socket.
@@ -52,8 +64,7 @@ class BeginningsDesk:
         self._send = send
         # What was found, without its bytes, and the pieces of these that were not read yet.
         self._found = Latest[int, tuple[Found, deque[Bytes]]](AT_HAND)
-        # What was offered, and its pieces that have not come yet.
-        self._offers: dict[int, tuple[Taken, deque[Bytes]]] = {}
+        self._offer: Arriving | None = None
         self._thread = ThreadPoolExecutor(1, "kept-desk")
         self._room = threading.Semaphore(MOST_ASKED)
 
@@ -90,15 +101,13 @@ class BeginningsDesk:
                 return KeptBytes(left.popleft()) if left else NothingThere()
             case IsWanted(owner, tokens, size, seconds):
                 return _yes(self._beginnings.wants(owner, array("q", tokens), size, seconds))
-            case Offer(head):
-                return self._open(number, head)
-            case OfferedBytes():
-                return _yes(self._put(question))
-            case Offered(offer, seconds):
-                return _yes(self._keep(offer, seconds))
+            case Offer(head, seconds):
+                return self._open(number, head, seconds)
+            case OfferedBytes(offer, data):
+                return _yes(self._put(offer, data))
             case FoundUsed(found, count, seconds):
                 one, _ = self._found.pop(found, NOTHING)
-                if one is not None and count:
+                if one is not None:
                     self._beginnings.put_back(one, count, seconds)
         return None
 
@@ -112,28 +121,24 @@ class BeginningsDesk:
                 return ComingThere()
         return NothingThere()
 
-    def _open(self, number: int, head: TakenHead) -> KeptAnswer:
+    def _open(self, number: int, head: TakenHead, seconds: float) -> KeptAnswer:
         """One at a time: an earlier one was given up."""
-        self._offers.clear()
+        self._offer, began = None, time.perf_counter() - seconds
         tokens, size = array("q", head.tokens), sum(head.sizes)
         if not self._beginnings.wants(head.owner, tokens, size, head.seconds):
             return NothingThere()
-        arriving = head.empty()
-        self._offers[number] = arriving, deque(pieces(arriving.buffers))
+        taken = head.empty()
+        self._offer = Arriving(number, taken, deque(pieces(taken.buffers)), began)
         return Welcome()
 
-    def _put(self, piece: OfferedBytes) -> bool:
-        _, rooms = self._offers.get(piece.offer, NOTHING)
-        if not rooms or len(rooms[0]) != len(piece.data):
+    def _put(self, number: int, data: Bytes) -> bool:
+        offer = self._offer
+        if offer is None or offer.number != number or len(offer.rooms[0]) != len(data):
             return False
-        rooms.popleft()[:] = piece.data
-        return True
-
-    def _keep(self, number: int, seconds: float) -> bool:
-        arriving, missing = self._offers.pop(number, NOTHING)
-        if arriving is None or missing:
-            return False
-        self._beginnings.keep(arriving, seconds)
+        offer.rooms.popleft()[:] = data
+        if not offer.rooms:
+            self._offer = None
+            self._beginnings.keep(offer.taken, time.perf_counter() - offer.began)
         return True
 
 
