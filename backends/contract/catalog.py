@@ -101,14 +101,13 @@ MOST_SETS = 100  # of as many cards each, that are compared
 
 class NodeShare(msgspec.Struct, frozen=True, kw_only=True):
     """Where a model lies that another machine's worker loads, and what that machine says of it: the
-    memory it takes there, and the ways in which it can lie on the devices there.
+    memory it takes there. Nothing that changes from moment to moment: a model of other files is
+    loaded anew.
     """
 
     node: NodeConfig
     need: MemoryNeed
-    placements: "tuple[Placement, ...]"
     total: dict[str, int] = {}  # bytes of its devices, by the names that they have there
-    free: dict[str, int] = {}  # of these, when it was asked
 
 
 class ModelFiles(ModelFacts, frozen=True, kw_only=True):

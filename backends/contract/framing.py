@@ -28,7 +28,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from backends.contract.catalog import ModelFiles, Placement
+from backends.contract.catalog import ModelFiles
 from backends.contract.errors import NotAble
 from backends.contract.messages import Answered, Begin, Command, Event, Failure
 from backends.contract.protocol import MemoryNeed, ModelInfo, Progress
@@ -45,13 +45,11 @@ if MEMFD:
 
 class LoadModel(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The first command. Answered with `Loading`, any number of times, and `Loaded` or `Refused`.
-    `options`: the engine's, encoded. `placement`: of a listener's machine, on which of its devices
-    the model is to lie; None: where there is room.
+    `options`: the engine's, encoded.
     """
 
     files: ModelFiles
     options: msgspec.Raw
-    placement: Placement | None = None
 
 
 class Recognise(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -94,12 +92,9 @@ class VocabularyFiles(msgspec.Struct, frozen=True):
 
 
 class Loaded(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """The model is there. `held`: bytes that the worker has by now, per device; what can't be
-    measured is left out. `vocabulary`: from another machine.
-    """
+    """The model is there, and what its worker holds by now. `vocabulary`: from another machine."""
 
     info: ModelInfo
-    held: dict[str, int] = {}
     vocabulary: VocabularyFiles | None = None
 
 
@@ -110,15 +105,11 @@ class Recognised(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Fitted(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """The model as options make it, the memory it will take and the ways in which it can lie; bytes
-    of that machine's devices, and how many of them are free.
-    """
+    """The model as options make it, the memory it will take, and bytes of the devices there."""
 
     files: ModelFiles
     need: MemoryNeed
-    placements: tuple[Placement, ...]
-    total: dict[str, int] = {}
-    free: dict[str, int] = {}
+    total: dict[str, int]
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True, array_like=True):

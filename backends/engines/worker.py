@@ -146,7 +146,7 @@ class Worker:
         assert isinstance(port, ThreadPort), "an engine's"
         port.connect(self._tell, directly=True)
         self._port = port
-        self.send(Loaded(container.info, held()))
+        self.send(Loaded(msgspec.structs.replace(container.info, held=held())))
 
     async def _loaded(self, command: LoadModel) -> DrivenContainer | DrivenEncoder:
         options = msgspec.msgpack.decode(command.options, type=self._backend.options)

@@ -25,7 +25,7 @@ import anyio
 import msgspec
 import structlog
 
-from backends.contract.catalog import Backend, ModelFiles, Placement
+from backends.contract.catalog import Backend, ModelFiles
 from backends.contract.errors import LoadFailed, OutOfMemory, process_end
 from backends.contract.framing import (
     REPORT,
@@ -259,7 +259,7 @@ class FramedPort(asyncio.Protocol, ABC):
     def info(self) -> ModelInfo:
         loaded = self._answer.result()
         assert isinstance(loaded, Loaded), "a model was asked for"
-        return msgspec.structs.replace(loaded.info, held=loaded.held)
+        return loaded.info
 
     def connect(self, receive: Callable[[Event], None]) -> None:
         """See `Port.connect`."""
@@ -283,13 +283,11 @@ class FramedPort(asyncio.Protocol, ABC):
             return
         self._goodbye = self._loop.call_later(GOODBYE, self._kill, "did not close")
 
-    async def load(
-        self, files: ModelFiles, options: EngineOptions, placement: Placement | None = None
-    ) -> Loaded:
+    async def load(self, files: ModelFiles, options: EngineOptions) -> Loaded:
         """Have the other end load a model. Raises LoadFailed, OutOfMemory."""
         there = msgspec.structs.replace(options, host="worker")
         encoded = msgspec.Raw(msgspec.msgpack.encode(there))
-        return await self.ask(LoadModel(files, encoded, placement), Loaded)
+        return await self.ask(LoadModel(files, encoded), Loaded)
 
     async def ask(self, command: LoadModel | Recognise | Fit, kind: type[Answer]) -> Answer:
         """The one thing that a connection is for. Raises LoadFailed, OutOfMemory."""

@@ -108,7 +108,6 @@ class ClusterNodes:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
-            await self._end()
 
     def drain(self, node: str, *, draining: bool) -> bool:
         """Models leave it, and none come; or they may again. Whether there is such a node."""
@@ -132,7 +131,7 @@ class ClusterNodes:
         if (there := self.nodes.get(node)) is None:
             raise NodeLost(f"node {node} left the cluster")
         lying = await self._bring(node, files, report)
-        share = NodeShare(node=there.config, need=NOTHING, placements=())
+        share = NodeShare(node=there.config, need=NOTHING)
         try:
             return await place.load(backend, replace(lying, node=share), options, report)
         except LoadFailed as error:
@@ -190,24 +189,24 @@ class ClusterNodes:
         """
         while True:
             try:
-                reports = await self._connected()
+                async with self._connected() as reports:
+                    async for line in reports:
+                        self._hear(line)
             except ClusterFailed as error:
                 log.warning("there is no cluster", reason=str(error))
             else:
-                async for line in reports:
-                    self._hear(line)
                 log.warning("the connection to Ray was lost")
-                await self._end()
                 self._refuse()
                 self.nodes.clear()
                 self._changed()
             await asyncio.sleep(REST)
 
-    async def _connected(self) -> asyncio.StreamReader:
-        """Start the process that speaks to Ray, and wait until it does: what it reports then.
-        Raises ClusterFailed.
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[asyncio.StreamReader]:
+        """The process that speaks to Ray, for as long as the context lasts: what it reports from
+        when on it does. Raises ClusterFailed.
         """
-        self._process = await asyncio.create_subprocess_exec(
+        self._process = process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", f"{__package__}.control", str(os.getpid())),
             *(self._address, str(int(self._tls))),
             stdin=asyncio.subprocess.PIPE,
@@ -217,32 +216,16 @@ class ClusterNodes:
             start_new_session=True,  # a terminal's Ctrl-C is not for it
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         )
-        reports = self._process.stdout
-        assert reports is not None, "it has a pipe"
+        assert process.stdout is not None, "it has a pipe"
         try:
-            async with asyncio.timeout(CONNECTING):
-                first = decode_report(await reports.readline())
-            assert isinstance(first, Connected), "it comes first"
-            failure = first.failure
-        except TimeoutError:
-            failure = f"nothing answered within {CONNECTING:.0f} s"
-        except msgspec.DecodeError:
-            failure = "the process that speaks to Ray ended"
-        except asyncio.CancelledError:
-            await self._end()
-            raise
-        if failure is not None:
-            await self._end()
-            raise ClusterFailed(f"Ray's cluster {self._address!r} can't be reached: {failure}")
-        return reports
-
-    async def _end(self) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        with suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
+            if (failure := await _failure(process.stdout)) is not None:
+                raise ClusterFailed(f"Ray's cluster {self._address!r} can't be reached: {failure}")
+            yield process.stdout
+        finally:
+            self._process = None
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
 
     def _refuse(self) -> None:
         """Nobody brings anything any more."""
@@ -281,6 +264,19 @@ class ClusterNodes:
     def _checked(self, node: str) -> None:
         if (checked := self._checks.pop(node, None)) is not None:
             checked.set()
+
+
+async def _failure(reports: asyncio.StreamReader) -> str | None:
+    """Why the cluster isn't reached, as the first report says, or that there is none."""
+    try:
+        async with asyncio.timeout(CONNECTING):
+            first = decode_report(await reports.readline())
+    except TimeoutError:
+        return f"nothing answered within {CONNECTING:.0f} s"
+    except msgspec.DecodeError:
+        return "the process that speaks to Ray ended"
+    assert isinstance(first, Connected), "it comes first"
+    return first.failure
 
 
 NOTHING = MemoryNeed(weights=0, cache=0, engine=0)  # the ledger here has it

@@ -20,12 +20,13 @@ import signal
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
+from weakref import WeakSet
 
 import anyio
 import msgspec
@@ -271,8 +272,7 @@ class Session(asyncio.Protocol):
             own = await asyncio.to_thread(identity_if_there, files, options, port.info)
         self._port = port
         self._frames.most = LARGEST  # pictures and saved slots
-        info = replace(port.info, identity=own)
-        return Loaded(info, dict(port.info.held or {}), vocabulary)
+        return Loaded(replace(port.info, identity=own), vocabulary)
 
     def _report(self, progress: Progress) -> None:
         self._send(Loading(progress))
@@ -324,18 +324,17 @@ class Place:
     def placed(self, command: LoadModel) -> tuple[ModelFiles, EngineOptions]:
         """What is to be loaded, as it is to lie. Raises LoadFailed."""
         files, options = self.found(command.files, command.options)
-        plan = self.fitted(command.files, command.options)
-        way = command.placement or first_fitting(plan)
-        cards = {name: size for name, size in plan.total.items() if name != CPU}
-        return files, self.catalog[files.backend].files.placed(options, way, cards)
+        module, (total, free) = self.catalog[files.backend].files, memory_here()
+        cards = {name: size for name, size in total.items() if name != CPU}
+        ways = module.placements(files, options, cards)
+        way = first_fitting(ways, module.estimate(files, options).total, free)
+        return files, module.placed(options, way, cards)
 
     def fitted(self, described: ModelFiles, encoded: msgspec.Raw) -> Fitted:
         """What a gateway plans with. Raises LoadFailed."""
         files, options = self.found(described, encoded)
-        module, (total, free) = self.catalog[files.backend].files, memory_here()
-        cards = {name: size for name, size in total.items() if name != CPU}
-        placements = tuple(module.placements(files, options, cards))
-        return Fitted(files, module.estimate(files, options), placements, total, free)
+        need = self.catalog[files.backend].files.estimate(files, options)
+        return Fitted(files, need, memory_here()[0])
 
     def vocabulary(self, files: ModelFiles, info: Any) -> VocabularyFiles | None:
         """What the gateway makes its tokenizer of. Raises LoadFailed."""
@@ -368,12 +367,12 @@ def memory_here() -> tuple[dict[str, int], dict[str, int]]:
     )
 
 
-def first_fitting(plan: Fitted) -> Placement:
+def first_fitting(ways: Sequence[Placement], need: int, free: Mapping[str, int]) -> Placement:
     """The first way to lie for which there is room now; where there is none, the last."""
-    for way in plan.placements:
-        if all(plan.need.total * part <= plan.free.get(name, 0) for name, part in way.items()):
+    for way in ways:
+        if all(need * part <= free.get(name, 0) for name, part in way.items()):
             return way
-    return plan.placements[-1]
+    return ways[-1]
 
 
 class Listener:
@@ -387,7 +386,7 @@ class Listener:
         self._context = context
         self._loop = asyncio.get_running_loop()
         self._strangers: dict[asyncio.Task[None], None] = {}  # the oldest first
-        self._sessions: set[Session] = set()
+        self._sessions = WeakSet[Session]()
         self._told = float("-inf")
 
     async def run(self) -> None:
@@ -440,11 +439,6 @@ class Listener:
             raise
         else:
             self._sessions.add(session)
-            self._gone = self._loop.create_task(self._forget(session))
-
-    async def _forget(self, session: Session) -> None:
-        await session.ended.wait()
-        self._sessions.discard(session)
 
     def _tell_of(self, what: str, **facts: str) -> None:
         """Strangers don't fill the log."""

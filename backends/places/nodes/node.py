@@ -22,7 +22,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 from msgspec.structs import replace
 
-from backends.contract.catalog import BACKENDS, Backend, Catalog, ModelFiles, NodeShare, Placement
+from backends.contract.catalog import Backend, ModelFiles, NodeShare
 from backends.contract.errors import LoadFailed
 from backends.contract.framing import (
     LARGEST,
@@ -145,13 +145,11 @@ class NodePort(FramedPort):
         if self._why is not None:
             raise self._unreached()
 
-    async def load(
-        self, files: ModelFiles, options: EngineOptions, placement: Placement | None = None
-    ) -> Loaded:
+    async def load(self, files: ModelFiles, options: EngineOptions) -> Loaded:
         """See `FramedPort.load`."""
         self._serving = True
         self._frames.most = VOCABULARY
-        return await super().load(replace(files, node=None), options, placement)
+        return await super().load(replace(files, node=None), options)
 
     def send(self, command: Command) -> None:
         """See `Port.send`."""
@@ -311,21 +309,16 @@ async def _asked(
 
 
 async def load(
-    backend: Backend,
-    files: ModelFiles,
-    options: EngineOptions,
-    report: Report,
-    placement: Placement | None = None,
+    backend: Backend, files: ModelFiles, options: EngineOptions, report: Report
 ) -> PortContainer | PortEncoder:
-    """A model that another machine has, loaded there. `placement`: one of `NodeShare.placements`;
-    None: the first that has room. Raises LoadFailed; leaves nothing behind then, or when it is
-    cancelled.
+    """A model that another machine has, loaded there. Raises LoadFailed; leaves nothing behind
+    then, or when it is cancelled.
     """
     assert files.node is not None, "it lies there"
     port = NodePort(files.node.node, files.path.name, report)
     await port.greet()
     async with ended_unless_whole(port):
-        loaded = await port.load(files, options, placement)
+        loaded = await port.load(files, options)
         made = await asyncio.to_thread(tokenizer, backend, loaded.info, loaded.vocabulary)
     return over(port, made)
 
@@ -355,9 +348,8 @@ class Nodes:
     asked again for some seconds, or each of its models would wait for it.
     """
 
-    def __init__(self, nodes: tuple[NodeConfig, ...], catalog: Catalog = BACKENDS) -> None:
+    def __init__(self, nodes: tuple[NodeConfig, ...]) -> None:
         self._nodes = {node.name: node for node in nodes}
-        self._catalog = catalog
         self._unreached: dict[str, tuple[float, Unreached]] = {}
 
     def get(self, name: str | None) -> NodeConfig | None:

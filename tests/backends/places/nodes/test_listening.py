@@ -10,11 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 import bundled
-from backends.contract.catalog import recognise
 from backends.contract.errors import BackendMissing, LoadFailed
-from backends.contract.framing import Fitted, Ping, Recognise, Shelf
+from backends.contract.framing import Ping, Recognise, Shelf
 from backends.contract.messages import Close, Closed, Finish
-from backends.contract.protocol import MemoryNeed
 from backends.places.nodes import node
 from backends.places.nodes.handshake import MAGIC, NONCE, Handshake
 from backends.places.nodes.listening import STRANGERS, Listening, first_fitting, listening
@@ -143,11 +141,6 @@ async def test_a_listener_ends_with_its_context_and_a_port_in_use_is_said() -> N
 
 
 async def test_the_first_way_with_room_is_taken() -> None:
-    plan = Fitted(
-        recognise(bundled.GGUF),
-        MemoryNeed(weights=8, cache=0, engine=0),
-        ({"cuda:0": 1.0}, {"cuda:0": 0.5, "cuda:1": 0.5}, {"cpu": 1.0}),
-        free={"cuda:0": 5, "cuda:1": 4},
-    )
-    assert first_fitting(plan) == {"cuda:0": 0.5, "cuda:1": 0.5}
-    assert first_fitting(replace(plan, free={})) == {"cpu": 1.0}
+    ways = ({"cuda:0": 1.0}, {"cuda:0": 0.5, "cuda:1": 0.5}, {"cpu": 1.0})
+    assert first_fitting(ways, 8, {"cuda:0": 5, "cuda:1": 4}) == {"cuda:0": 0.5, "cuda:1": 0.5}
+    assert first_fitting(ways, 8, {}) == {"cpu": 1.0}

@@ -28,11 +28,13 @@ from tests.backends.batching import GREETING, STORY
 from tests.backends.constrained import PROMISES as CONSTRAINED
 from tests.backends.container_contract import LASTING, PROMISES, Subject, job, run, text_of
 from tests.backends.engines.test_scripted import SCRIPT
+from tests.backends.engines.toy.files import ToyOptions
 from tests.backends.places.nodes.nodes import SETTINGS, TOKEN, load_frail_there, load_there, node_of
 from tests.backends.places.nodes.process import listener
 from tests.backends.places.nodes.proxies import network
 from tests.backends.places.workers import (
     CATALOG,
+    alphabet,
     forgotten,
     gone,
     is_there,
@@ -259,6 +261,16 @@ async def test_the_end_of_a_gateway_ends_its_workers(there: Listening, tmp_path:
         (pid,) = set(workers_of(os.getpid())) - before
         assert is_there(pid)
     await gone(pid)
+    await container.aclose()
+
+
+async def test_a_model_is_the_same_whatever_is_free_there(there: Listening, tmp_path: Path) -> None:
+    """Else a configuration that is read again would have it loaded anew."""
+    place, path = node_of(there), str(alphabet(tmp_path, "alphabet"))
+    files = await node.recognise(place, path, "frail")
+    before = await node.fitted(place, files, ToyOptions())
+    container = await load_frail_there(place, tmp_path)
+    assert await node.fitted(place, files, ToyOptions()) == before
     await container.aclose()
 
 

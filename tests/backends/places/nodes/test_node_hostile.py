@@ -105,7 +105,7 @@ async def info(tmp_path: Path) -> ModelInfo:
 
 async def loaded(place: NodeConfig, tmp_path: Path) -> PortContainer:
     files = BACKENDS.recognise(tmp_path / "demo.script.json")
-    there = msgspec.structs.replace(files, node=NodeShare(node=place, need=NOTHING, placements=()))
+    there = msgspec.structs.replace(files, node=NodeShare(node=place, need=NOTHING))
     container = await node.load(BACKENDS["scripted"], there, ScriptedOptions(), lambda _: None)
     assert isinstance(container, PortContainer)
     return container
