@@ -25,11 +25,11 @@ from gateway.cli.serve import check_formats
 from gateway.http.metrics import Metrics
 from gateway.hub.hub import cached_models, foreseen, present
 from gateway.registry import ModelEntry, ModelStatus, Registry
-from gateway.registry.gauges import SystemGauge, bandwidths
+from gateway.registry.gauges import Gauge, bandwidths
 from gateway.registry.history import History, default_path
 from gateway.registry.ledger import MemoryLedger
 from gateway.registry.library import ModelLibrary
-from gateway.registry.loaders import CatalogLoader
+from gateway.registry.loaders import Loader
 from gateway.registry.memory import UNITS, by_use, gibibytes
 from gateway.registry.nodes import without_turns
 from gateway.registry.planning import LoadPlanner
@@ -60,7 +60,7 @@ def checked(config: Config) -> int:
 
 def _checked(config: Config, absent: Sequence[str]) -> int:
     """`absent`: lines of models that have to be downloaded."""
-    library, total = ModelLibrary(config, cache=cached_models(config)), SystemGauge().total()
+    library, total = ModelLibrary(config, cache=cached_models(config)), Gauge().total()
     build(config, Registry(library, config), Metrics())
     budgets = {**total, **config.swap.memory}
     print(of_devices(budgets))
@@ -69,7 +69,7 @@ def _checked(config: Config, absent: Sequence[str]) -> int:
     cards = {name: amount for name, amount in total.items() if name != CPU}
     (history := History(default_path())).begin(cards)
     room = MemoryLedger(budgets, Records())
-    planner = LoadPlanner(CatalogLoader(), history, cards, room, bandwidths(cards))
+    planner = LoadPlanner(Loader(), history, cards, room, bandwidths(cards))
     entries = library.entries()
     here = [one for one in entries if one.files.elsewhere is None and not one.replicas]
     together: Counter[str] = Counter()

@@ -25,7 +25,7 @@ from backends.contract.catalog import (
 from backends.contract.errors import BackendError
 from backends.machine.devices import devices
 from gateway.cli.listing import size, table
-from gateway.registry.gauges import SystemGauge
+from gateway.registry.gauges import Gauge
 
 KFD = Path("/dev/kfd")  # the kernel's device for AMD's cards (amdkfd)
 
@@ -90,7 +90,7 @@ def run(_arguments: Namespace) -> int:
 
 
 def _devices() -> Iterator[tuple[str, str, str, str]]:
-    gauge, known = SystemGauge(), devices(os.environ)
+    gauge, known = Gauge(), devices(os.environ)
     free = gauge.free()
     for name, whole in gauge.total().items():
         what = known[name].description if name in known else "main memory"

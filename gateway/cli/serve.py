@@ -49,7 +49,7 @@ from gateway.hub.repository import DownloadProgress
 from gateway.reconfiguring.joining import Joiner
 from gateway.reconfiguring.reloading import ConfigSource, Explained, Reloader
 from gateway.registry import ModelEntry, ModelEvent, ModelLibrary, ModelProgressed, Registry
-from gateway.registry.gauges import SystemGauge
+from gateway.registry.gauges import Gauge
 from gateway.serving.app import build
 from gateway.serving.server import Server
 from gateway.serving.server import run as run_server
@@ -258,7 +258,7 @@ def run(arguments: Namespace) -> int:
         refuse_empty(library, arguments.models)
         registry = Registry(library, config, watch=watch)
         warn_of_missing(library.entries())
-        for one in findings(config, library, SystemGauge().total()):
+        for one in findings(config, library, Gauge().total()):
             log.warning("check the configuration", option=one.path, problem=one.problem)
         source = ConfigSource(
             read=lambda: again(read()),

@@ -45,7 +45,7 @@ from gateway.hub.repository import (
     selected,
 )
 from gateway.hub.search import FoundModel, Search, searched
-from gateway.registry.gauges import SystemGauge
+from gateway.registry.gauges import Gauge
 from gateway.registry.memory import gibibytes
 from gateway.registry.origins import FILE, HubOrigin, downloads, origin_of, write_origin
 from gateway.terms.errors import (
@@ -440,7 +440,7 @@ def foreseen(
 
 
 def _room(config: Config) -> Fits:
-    return fits_in({**SystemGauge().free(), **config.swap.memory}, config, BACKENDS)
+    return fits_in({**Gauge().free(), **config.swap.memory}, config, BACKENDS)
 
 
 def _found(hub: Hub, model: ModelConfig) -> ModelConfig | None:

@@ -7,9 +7,7 @@ Main memory comes from `backends.machine.control_groups`, that of other devices 
 import os
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Protocol, TypeAlias
-
-import msgspec
+from typing import TypeAlias
 
 from backends.contract.catalog import CPU
 from backends.machine.control_groups import ROOT, main_memory, main_memory_free
@@ -21,39 +19,6 @@ Finds: TypeAlias = Callable[[Mapping[str, str]], Mapping[str, Device]]  # in thi
 KEPT_FREE = 0.05  # of what is free, for the rest of the machine
 
 
-class Gauge(Protocol):
-    """Measures memory. Every method may block for some milliseconds."""
-
-    def free(self) -> Bytes:
-        """Bytes that models may take now, per device."""
-        ...
-
-    def available(self) -> Bytes:
-        """Bytes that are free now, per device, the reserve included."""
-        ...
-
-    def free_anew(self) -> Bytes:
-        """As `available`, read anew where that is of an earlier time: it may block for a second."""
-        ...
-
-    def total(self) -> Bytes:
-        """Total bytes of each device; cards in the order of their library."""
-        ...
-
-    def used(self) -> Bytes:
-        """Bytes that are taken, per device: a difference is what a load took.
-
-        A device that can't be measured is left out.
-        """
-        ...
-
-    def held(self) -> Bytes:
-        """Bytes that this process itself has, per device: also what stays when no model is there,
-        as CUDA's context. A device that can't be measured is left out.
-        """
-        ...
-
-
 def bandwidths(cards: Collection[str]) -> Mapping[str, float]:
     """Bytes a second that are read of each of `cards` and of main memory; nothing where there are
     none, as there is nothing to compare. Blocks.
@@ -61,43 +26,60 @@ def bandwidths(cards: Collection[str]) -> Mapping[str, float]:
     return {CPU: main_bandwidth(), **of_cards(cards)} if cards else {}
 
 
-class SystemGauge(msgspec.Struct, frozen=True):
-    """This machine. What shares main memory (integrated graphics, Apple's chips) is part of it.
-    `root`: where `proc` and `sys` are.
+class Gauge:
+    """Measures this machine's memory; every method may block for some milliseconds. What shares
+    main memory (integrated graphics, Apple's chips) is part of it.
     """
 
-    environment: Mapping[str, str] = os.environ
-    find: Finds = devices
-    find_anew: Finds = devices_anew
-    root: Path = ROOT
+    def __init__(
+        self,
+        environment: Mapping[str, str] = os.environ,
+        find: Finds = devices,
+        find_anew: Finds = devices_anew,
+        root: Path = ROOT,
+    ) -> None:
+        """`root`: where `proc` and `sys` are."""
+        self._environment, self._root = environment, root
+        self._find, self._find_anew = find, find_anew
 
     def free(self) -> Bytes:
+        """Bytes that models may take now, per device."""
         return {name: int(size * (1 - KEPT_FREE)) for name, size in self.available().items()}
 
     def available(self) -> Bytes:
-        return self._free_of(self.find)
+        """Bytes that are free now, per device, the reserve included."""
+        return self._free_of(self._find)
 
     def free_anew(self) -> Bytes:
-        return self._free_of(self.find_anew)
+        """As `available`, read anew where that is of an earlier time: it may block for a second."""
+        return self._free_of(self._find_anew)
 
     def _free_of(self, find: Finds) -> Bytes:
-        cards = {name: card.free for name, card in _own_memory(find(self.environment))}
-        return {CPU: main_memory_free(self.root), **cards}
+        cards = {name: card.free for name, card in _own_memory(find(self._environment))}
+        return {CPU: main_memory_free(self._root), **cards}
 
     def total(self) -> Bytes:
+        """Total bytes of each device; cards in the order of their library."""
         cards = {name: card.total for name, card in self._cards()}
-        return {CPU: main_memory(self.root), **cards}
+        return {CPU: main_memory(self._root), **cards}
 
     def used(self) -> Bytes:
+        """Bytes that are taken, per device: a difference is what a load took.
+
+        A device that can't be measured is left out.
+        """
         return _with_main(
             {name: card.used for name, card in self._cards() if card.used is not None}
         )
 
     def held(self) -> Bytes:
+        """Bytes that this process itself has, per device: also what stays when no model is there,
+        as CUDA's context. A device that can't be measured is left out.
+        """
         return _with_main({name: card.own for name, card in self._cards() if card.own is not None})
 
     def _cards(self) -> list[tuple[str, Device]]:
-        return _own_memory(self.find(self.environment))
+        return _own_memory(self._find(self._environment))
 
 
 def _own_memory(found: Mapping[str, Device]) -> list[tuple[str, Device]]:

@@ -3,12 +3,13 @@
 import itertools
 import time
 from collections.abc import Callable
-from typing import Literal, Protocol
+from typing import Literal
 
 import anyio
 import msgspec
 
 from backends.contract.protocol import Progress
+from config.values import alike
 from gateway.registry.protocol import Refuse, Ticket, Wish
 from gateway.registry.record import ModelRecord
 from gateway.terms.errors import (
@@ -22,23 +23,14 @@ from gateway.terms.errors import (
 # The registry's time: seconds that never go back, and waiting for a moment or an event.
 
 
-class Clock(Protocol):
-    """Replaced in tests by a clock that is set by hand."""
-
-    def now(self) -> float: ...
-
-    async def wait(self, event: anyio.Event, until: float | None) -> None:
-        """Return when `event` is set or the time has come; `until` None: only when it is set."""
-        ...
-
-
-class LoopClock:
+class Clock:
     """The machine's monotonic clock; an engine's report asks for the time outside of any task."""
 
     def now(self) -> float:
         return time.monotonic()
 
     async def wait(self, event: anyio.Event, until: float | None) -> None:
+        """Return when `event` is set or the time has come; `until` None: only when it is set."""
         seconds = None if until is None else max(0.0, until - self.now())
         with anyio.move_on_after(seconds):
             await event.wait()
@@ -157,13 +149,7 @@ class Places:
 
     def take(self, model: str, now: float, wish: Wish) -> Place:
         """A new place, with the next ticket."""
-        ticket = Ticket(
-            number=next(self._numbers),
-            arrived=now,
-            holds=wish.holds,
-            keep_alive=wish.keep_alive,
-            owner=wish.owner,
-        )
+        ticket = alike(Ticket, wish)(number=next(self._numbers), arrived=now)
         place = self._places[ticket.number] = Place(ticket, model)
         return place
 

@@ -1,10 +1,9 @@
-"""Loaders, which bring models into memory through their backends' modules, imported late.
+"""The loader, which brings models into memory through their backends' modules, imported late.
 
-A loader chooses no model and no moment.
+It chooses no model and no moment.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from anyio import to_thread
 
@@ -24,31 +23,6 @@ from backends.places.upstream.upstream import Container
 from backends.places.worker import Workers
 from config.engines import EngineOptions
 from config.nodes import HERE
-
-
-class Loader(Protocol):
-    """What the registry wants of the backends."""
-
-    def layout(self, files: ModelFiles) -> Layout:
-        """How such a model lies in this machine's memory."""
-        ...
-
-    def is_experimental(self, files: ModelFiles) -> bool:
-        """Whether it runs on an engine that no test of this project ran anywhere."""
-        ...
-
-    def may_end(self, files: ModelFiles, options: EngineOptions) -> bool:
-        """See `backends.contract.catalog.Library.may_end`."""
-        ...
-
-    async def load(self, files: ModelFiles, options: EngineOptions, report: Report) -> Container:
-        """Load off the event loop. Raises LoadFailed; leaves nothing behind then, or cancelled."""
-        ...
-
-    def end(self) -> None:
-        """No more is loaded, and nothing is in memory."""
-        ...
-
 
 NOTHING = MemoryNeed(weights=0, cache=0, engine=0)  # of this machine's
 
@@ -70,34 +44,38 @@ class Elsewhere:
     fit = staticmethod(as_it_is)
 
 
-class CatalogLoader:
-    """Each model with its own backend, as the catalog has them."""
+class Loader:
+    """Loads each model with its own backend, as the catalog has them."""
 
     def __init__(self, catalog: Catalog = BACKENDS) -> None:
         self._catalog = catalog
         self._workers = Workers()
 
     def layout(self, files: ModelFiles) -> Layout:
+        """How such a model lies in this machine's memory."""
         is_here = files.node is None and files.elsewhere is None
         return self._catalog[files.backend].files if is_here else Elsewhere()
 
     def is_experimental(self, files: ModelFiles) -> bool:
+        """Whether it runs on an engine that no test of this project ran anywhere."""
         if files.elsewhere is not None:
             return False
         installation = self._catalog[files.backend].files.INSTALLATION
         return installation is not None and not any(way.tried for way in installation.ways.values())
 
     def may_end(self, files: ModelFiles, options: EngineOptions) -> bool:
+        """See `backends.contract.catalog.Library.may_end`."""
         if files.elsewhere is not None:
             return False
         library = self._catalog[files.backend].library(files, options)
         return library is not None and library.may_end
 
     def end(self) -> None:
-        """Nothing is left that could start a worker."""
+        """No more is loaded, and nothing is in memory."""
         self._workers.close()
 
     async def load(self, files: ModelFiles, options: EngineOptions, report: Report) -> Container:
+        """Load off the event loop. Raises LoadFailed; leaves nothing behind then, or cancelled."""
         backend = self._catalog[files.backend]
         if files.node is not None:
             return await node.load(backend, files, options, report)

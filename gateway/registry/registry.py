@@ -30,12 +30,12 @@ from config.settings import Config
 from config.values import alike
 from gateway.keys.access import ADMIN, Access
 from gateway.registry.entry import ModelEntry, check_files
-from gateway.registry.gauges import KEPT_FREE, Gauge, SystemGauge, bandwidths
+from gateway.registry.gauges import KEPT_FREE, Gauge, bandwidths
 from gateway.registry.history import History, default_path
 from gateway.registry.kept import ContainerLoader, Conversations
 from gateway.registry.library import CacheOfModels, ModelLibrary
-from gateway.registry.line import Alarm, Clock, LoopClock, Place, Places, Waiting
-from gateway.registry.loaders import CatalogLoader, Loader
+from gateway.registry.line import Alarm, Clock, Place, Places, Waiting
+from gateway.registry.loaders import Loader
 from gateway.registry.moves import Moves
 from gateway.registry.names import ModelNames
 from gateway.registry.nodes import HERE, named, node_of, nodes_of, without_turns
@@ -84,10 +84,10 @@ class Registry:
     ) -> None:
         self._library = library
         self._config = config
-        self._loader = loader or CatalogLoader()
-        self._gauge = gauge or SystemGauge()
+        self._loader = loader or Loader()
+        self._gauge = gauge or Gauge()
         self._history = history or History(default_path())
-        self._clock = clock or LoopClock()
+        self._clock = clock or Clock()
         self._watch = watch
         self.cluster = None if config.cluster is None else _cluster(config.cluster, config)
         self._places = Places()
@@ -207,20 +207,13 @@ class Registry:
         self._orders.carry_out(
             self._scheduler.apply(self._clock.now(), self._budgets(), self._config.swap)
         )
-        self._describe_loaded()
+        self._describe_again()
         draining = {name for name, node in self.nodes().items() if node.draining}
         for record in self._scheduler.records():
             leaves = not record.nodes.isdisjoint(draining)
             if leaves and (record.model.pinned or record.phase == "loading"):
                 name = record.model.name
                 self._orders.carry_out(self._scheduler.replaced(self._clock.now(), name), name)
-        for record in self._scheduler.records():  # replicas that wait may lie elsewhere now
-            entry = self._names.entries().get(record.model.name)
-            if record.model.apart and record.is_claim and entry is not None:
-                model = self._planner.model(entry)
-                self._orders.carry_out(
-                    self._scheduler.described(self._clock.now(), model), entry.name
-                )
         self._replicas.fill()
 
     async def __aexit__(self, *_: object) -> None:
@@ -264,18 +257,20 @@ class Registry:
         self._orders.carry_out(
             self._scheduler.apply(self._clock.now(), self._budgets(), config.swap)
         )
-        self._describe_loaded()
+        self._describe_again()
         self.kept.apply(config.kept)
 
-    def _describe_loaded(self) -> None:
+    def _describe_again(self) -> None:
         """What is in memory is planned for its next load, and its leave, as things are now: a
-        request that gets a lease at once plans nothing.
+        request that gets a lease at once plans nothing. Replicas that wait may lie elsewhere now.
         """
         entries = self._names.entries()
-        names = [one.model.name for one in self._scheduler.records() if one.phase == "loaded"]
-        found = [entries[name] for name in names if name in entries]
-        models = [self._planner.model(one) for one in found if self._planner.known(one)]
-        self._orders.carry_out(self._scheduler.described(self._clock.now(), *models))
+        names = [
+            one.model.name
+            for one in self._scheduler.records()
+            if one.phase == "loaded" or (one.model.apart and one.is_claim)
+        ]
+        self._orders.describe([entries[name] for name in names if name in entries])
 
     @asynccontextmanager
     async def lease(
@@ -358,7 +353,7 @@ class Registry:
         loaded again. Raises as `lease`, and InvalidRequest for options its backend doesn't know; a
         failed load raises ModelUnavailable from the iteration.
         """
-        entry, *others = self._replicas.loaded(await self.find(name))
+        entry, *others = self._names.loaded(await self.find(name))
         if options is not None:
             for other in others:
                 self._reconfiguration.change_options(other, options)
@@ -392,7 +387,7 @@ class Registry:
         entry: ModelEntry | None = None
         with suppress(ModelUnavailable):
             entry = (await self.find(name)).base
-        going = [one.name for one in self._replicas.loaded(entry)] if entry is not None else []
+        going = [one.name for one in self._names.loaded(entry)] if entry is not None else []
         started, was_loaded = self._clock.now(), not self._moves.residents.keys().isdisjoint(going)
         aborted = 0
         for one in going:
@@ -417,10 +412,10 @@ class Registry:
         """Never evicted and never idle, or as any other, whatever the configuration says; until the
         server is started again. Raises ModelNotFound.
         """
-        for entry in self._replicas.loaded(await self.find(name)):
+        entries = self._names.loaded(await self.find(name))
+        for entry in entries:
             self._planner.pin(entry.name, pinned=pinned)
-            model = self._planner.model(entry)
-            self._orders.carry_out(self._scheduler.described(self._clock.now(), model), entry.name)
+        self._orders.describe(entries)
 
     @property
     def fleet(self) -> Fleet:
@@ -495,7 +490,7 @@ class Registry:
         """
         entries = self._library.entries()
         if name is not None:
-            entries = self._replicas.loaded(await self.find(name))
+            entries = self._names.loaded(await self.find(name))
         known = self._planner.forget_measurements(entries)
         await to_thread.run_sync(self._history.save)
         return known

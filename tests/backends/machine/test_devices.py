@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from backends.machine import devices, ggml
 from backends.machine.devices import Device, merged, own_name
 from backends.machine.ggml import GgmlDevice
-from gateway.registry.gauges import SystemGauge
+from gateway.registry.gauges import Gauge
 
 GIB = 1 << 30
 
@@ -85,12 +85,12 @@ def test_what_is_free_now_goes_before_what_was_free_at_the_start() -> None:
 def test_memory_that_is_the_machines_is_counted_once() -> None:
     integrated = merged([found("Vulkan0", shared=True)], {}, {})
     assert integrated["vulkan:0"].shared
-    gauge = SystemGauge(find=lambda _: integrated)
+    gauge = Gauge(find=lambda _: integrated)
     assert gauge.total().keys() == gauge.free().keys() == gauge.available().keys() == {"cpu"}
 
 
 def test_a_card_of_any_make_has_a_budget_and_what_its_driver_does_not_say_is_left_out() -> None:
-    gauge = SystemGauge(find=lambda _: merged([found("Vulkan0")], NVIDIA, {}))
+    gauge = Gauge(find=lambda _: merged([found("Vulkan0")], NVIDIA, {}))
     assert gauge.total()["vulkan:0"] == 8 * GIB
     assert gauge.free().keys() == {"cpu", "cuda:0", "cuda:1", "vulkan:0"}
     assert gauge.used().keys() == {"cpu", "cuda:0", "cuda:1"}

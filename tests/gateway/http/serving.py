@@ -21,7 +21,7 @@ from gateway.hub.hub import cached_models
 from gateway.reconfiguring.reloading import ConfigSource, Reloader
 from gateway.registry import History, ModelLibrary, Registry
 from gateway.registry.line import Clock
-from gateway.registry.loaders import CatalogLoader
+from gateway.registry.loaders import Loader
 from gateway.serving.app import build
 from gateway.serving.server import Server
 from gateway.terms.logs import LogLines
@@ -103,7 +103,7 @@ async def serving(
         ),
         settings,
         clock=clock,
-        loader=CatalogLoader(catalog),
+        loader=Loader(catalog),
         history=History(folder / "needs.json"),
         watch=metrics.on_model_event,
     )

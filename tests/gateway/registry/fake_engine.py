@@ -29,6 +29,9 @@ from backends.contract.protocol import (
 from config.engines import EngineOptions
 from config.settings import Config, ModelConfig, SwapConfig
 from gateway.registry import History, Lease, ModelEvent, ModelLibrary, Registry, Waiting
+from gateway.registry.gauges import Gauge
+from gateway.registry.line import Clock
+from gateway.registry.loaders import Loader
 from gateway.registry.protocol import Bytes
 from gateway.terms.errors import GatewayError
 
@@ -51,7 +54,7 @@ async def settled() -> None:
             await anyio.sleep(0.001)
 
 
-class HandClock:
+class HandClock(Clock):
     """Time passes when the test says so."""
 
     def __init__(self) -> None:
@@ -143,7 +146,7 @@ class NoSlots:
         raise NotImplementedError
 
 
-class FakeEngine:
+class FakeEngine(Loader):
     """Loads nothing, but notices a model loaded twice, closed while leased, or too much at once.
 
     `gates`: models that load only when their gate is opened. `stubborn`: those that end their load
@@ -293,7 +296,7 @@ class FakeEngine:
             raise RuntimeError("the engine broke while closing")
 
 
-class FakeGauge:
+class FakeGauge(Gauge):
     """Measures what the engine really holds."""
 
     def __init__(self, engine: FakeEngine) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.registry.gauges import SystemGauge
+from gateway.registry.gauges import Gauge
 
-NO_CARDS = SystemGauge({"CUDA_VISIBLE_DEVICES": ""})
+NO_CARDS = Gauge({"CUDA_VISIBLE_DEVICES": ""})
 
 
 def test_some_main_memory_is_free_and_not_all_there_is() -> None:
@@ -26,7 +26,7 @@ def test_a_control_group_is_seen(tmp_path: Path) -> None:
     }.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    gauge = SystemGauge({"CUDA_VISIBLE_DEVICES": ""}, root=tmp_path)
+    gauge = Gauge({"CUDA_VISIBLE_DEVICES": ""}, root=tmp_path)
     assert (gauge.available()["cpu"], gauge.total()["cpu"]) == (3000, 10000)
 
 
@@ -43,6 +43,6 @@ def test_hidden_cards_are_not_there() -> None:
 
 @pytest.mark.gpu
 def test_a_card_tells_its_memory() -> None:
-    gauge = SystemGauge()
+    gauge = Gauge()
     assert gauge.free()["cuda:0"] > (1 << 30)
     assert gauge.used()["cuda:0"] > 0

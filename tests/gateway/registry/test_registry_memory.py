@@ -9,7 +9,7 @@ from backends.contract.catalog import BACKENDS
 from config.engines import LlamaCppOptions
 from config.settings import Config, ModelConfig, SwapConfig
 from gateway.registry import History, ModelLibrary, Registry
-from gateway.registry.gauges import SystemGauge
+from gateway.registry.gauges import Gauge
 from gateway.terms.errors import ModelUnavailable
 
 pytestmark = pytest.mark.anyio
@@ -59,4 +59,4 @@ async def cycle(registry: Registry) -> None:
 
 def resident_set() -> int:
     gc.collect()
-    return SystemGauge().used()["cpu"]
+    return Gauge().used()["cpu"]

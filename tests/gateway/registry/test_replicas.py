@@ -59,10 +59,10 @@ class ReplicaGauge(FakeGauge):
 
     def __init__(self, engine: ReplicaEngine) -> None:
         super().__init__(engine)
-        self._cards = engine.cards
+        self._sizes = engine.cards
 
     def free(self) -> Bytes:
-        return {"cpu": 1000, **self._cards}
+        return {"cpu": 1000, **self._sizes}
 
     def used(self) -> Bytes:
         return {}

@@ -17,7 +17,7 @@ from backends.machine.supervision import Supervisor
 from backends.places.upstream.upstream import Upstream
 from config.upstreams import UpstreamConfig
 from gateway.registry import ModelLibrary
-from gateway.registry.line import LoopClock
+from gateway.registry.line import Clock
 from gateway.serving.server import BROKEN
 from tests.gateway.http.serving import HELLO, Running, config, serving
 from tests.hang import HANG
@@ -57,7 +57,7 @@ class BrokenTransport(httpx.AsyncBaseTransport):
         raise RuntimeError("nobody thought of that")
 
 
-class BrokenClock(LoopClock):
+class BrokenClock(Clock):
     """It stands still, with an error, once it is `broken`."""
 
     def __init__(self) -> None:
