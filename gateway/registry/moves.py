@@ -34,8 +34,14 @@ from gateway.registry.memory import placed, shares
 from gateway.registry.nodes import HERE as THIS_MACHINE
 from gateway.registry.nodes import bare, named, node_of, without_turns
 from gateway.registry.planning import LoadPlan
-from gateway.registry.protocol import Bytes, Load, Unload, WhyUnload
-from gateway.registry.status import Lease, ModelProgressed
+from gateway.registry.protocol import Bytes, Load, Unload
+from gateway.registry.status import (
+    Lease,
+    ModelLoaded,
+    ModelLoadFailed,
+    ModelProgressed,
+    ModelUnloaded,
+)
 from gateway.terms.tasks import FileSystems
 
 log = structlog.get_logger(__name__)
@@ -47,10 +53,10 @@ T = TypeVar("T")
 RUNNING, STARTING = 1.0, 10.0
 
 
-class Arrived(msgspec.Struct, frozen=True, kw_only=True):
+class Arrived(msgspec.Struct, frozen=True):
     """The model is in memory. `measured`: what that took."""
 
-    name: str
+    event: ModelLoaded
     measured: Measurement
 
 
@@ -62,36 +68,26 @@ class Broken(msgspec.Struct, frozen=True, kw_only=True):
     rest: bool = True
 
 
-class LoadFailure(msgspec.Struct, frozen=True, kw_only=True):
+class LoadFailure(msgspec.Struct, frozen=True):
     """The load failed; `free`: of each device, where memory ran out; `moved`: the node that it was
     to lie on is gone.
     """
 
-    name: str
-    seconds: float
-    reason: str
+    event: ModelLoadFailed
     free: Bytes | None = None
     moved: bool = False
 
 
-class Gone(msgspec.Struct, frozen=True, kw_only=True):
-    """Its memory is free. `why` is None for a load that was cancelled."""
+class Gone(msgspec.Struct, frozen=True):
+    """Its memory is free: it was unloaded, or its load was cancelled. `parked`: what it holds all
+    the same, since its process is there.
+    """
 
-    name: str
-    seconds: float
-    why: WhyUnload | None
-
-
-class Parked(msgspec.Struct, frozen=True, kw_only=True):
-    """It gave back its device's memory, and holds that."""
-
-    name: str
-    seconds: float
-    why: WhyUnload
-    held: Bytes
+    event: ModelUnloaded | ModelLoadFailed
+    parked: Bytes | None = None
 
 
-Outcome: TypeAlias = Arrived | Broken | LoadFailure | Gone | Parked
+Outcome: TypeAlias = Arrived | Broken | LoadFailure | Gone
 
 
 class Loading(msgspec.Struct, kw_only=True):
@@ -212,7 +208,7 @@ class Moves(msgspec.Struct, kw_only=True):
         return bool(self.residents or self._parked or self.loading or self._closing)
 
     async def _load(self, order: Load, loading: Loading, options: EngineOptions) -> None:
-        outcome: Outcome = Gone(name=order.model, seconds=0.0, why=None)
+        outcome: Outcome = Gone(ModelLoadFailed(order.model, 0.0, None))
         try:
             with loading.scope, self._alone() as is_alone:
                 outcome = await self._bring(order, loading, options, is_alone)
@@ -341,18 +337,19 @@ class Moves(msgspec.Struct, kw_only=True):
         )
         if plan.fitted is not None and info.buffers:
             log.info("model lies", model=order.model, buffers=placed(info.buffers, {}))
-        return Arrived(name=order.model, measured=measurement)
+        return Arrived(ModelLoaded(order.model, seconds), measurement)
 
     def _failed(self, loading: Loading, name: str, reason: str) -> LoadFailure:
         seconds = self.clock.now() - loading.started
         log.warning("load failed", model=name, seconds=round(seconds, 3), reason=reason)
-        return LoadFailure(name=name, seconds=seconds, reason=reason)
+        return LoadFailure(ModelLoadFailed(name, seconds, reason))
 
     async def _turned_back(self, name: str, loading: Loading) -> Gone:
         """The load was cancelled; it may have ended well, or failed, all the same."""
         await self._discard(name)
         log.info("load cancelled", model=name)
-        return Gone(name=name, seconds=self.clock.now() - loading.started, why=None)
+        seconds = self.clock.now() - loading.started
+        return Gone(ModelLoadFailed(name, seconds, None))
 
     async def _discard(self, name: str) -> None:
         """What a load has brought, whose end is another."""
@@ -366,7 +363,7 @@ class Moves(msgspec.Struct, kw_only=True):
             self._closing.discard(order.model)
             seconds = self.clock.now() - started
             log.info("model parked", model=order.model, seconds=round(seconds, 3), held=held)
-            self.notify(Parked(name=order.model, seconds=seconds, why=order.why, held=held))
+            self.notify(Gone(ModelUnloaded(order.model, seconds, order.why), parked=held))
             return
         self._cool(order.model)
         with self._alone():
@@ -376,7 +373,7 @@ class Moves(msgspec.Struct, kw_only=True):
         self._closing.discard(order.model)
         seconds = self.clock.now() - started
         log.info("model unloaded", model=order.model, seconds=round(seconds, 3), why=order.why)
-        self.notify(Gone(name=order.model, seconds=seconds, why=order.why))
+        self.notify(Gone(ModelUnloaded(order.model, seconds, order.why)))
 
     async def _put_aside(self, name: str, resident: Resident) -> Bytes | None:
         """What a model holds that is parked now; None where it couldn't be."""

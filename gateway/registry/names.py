@@ -48,6 +48,11 @@ class ModelNames:
         """All models, by id."""
         return {entry.name: entry for entry in self.library.entries()} | self.present
 
+    def loaded(self, entry: ModelEntry) -> tuple[ModelEntry, ...]:
+        """What is loaded when `entry` is asked for."""
+        base, known = entry.base, self.entries() if entry.base.replicas else {}
+        return tuple(known[name] for name in base.replicas if name in known) or (base,)
+
     def resolve(self, name: str, access: Access = ADMIN) -> ModelEntry:
         """See `Registry.resolve`."""
         try:

@@ -1,33 +1,20 @@
 """Carries out what the scheduler decides, and reports the outcomes to it."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import anyio
 import msgspec
 import structlog
 from anyio.abc import TaskGroup
 
+from gateway.registry.entry import ModelEntry
 from gateway.registry.line import Alarm, Clock, Places, refusal
-from gateway.registry.moves import (
-    Arrived,
-    Broken,
-    Gone,
-    LoadFailure,
-    Moves,
-    Outcome,
-    Parked,
-)
+from gateway.registry.moves import Arrived, Broken, Gone, LoadFailure, Moves, Outcome
 from gateway.registry.names import ModelNames
 from gateway.registry.planning import LoadPlanner
 from gateway.registry.protocol import CancelLoad, Grant, Load, Order, Refuse, Unload
 from gateway.registry.scheduler import Scheduler
-from gateway.registry.status import (
-    ModelEvent,
-    ModelLoaded,
-    ModelLoadFailed,
-    ModelProgressed,
-    ModelUnloaded,
-)
+from gateway.registry.status import ModelEvent, ModelLoadFailed, ModelProgressed
 
 log = structlog.get_logger(__name__)
 
@@ -85,6 +72,12 @@ class Orders(RegistryParts, kw_only=True):
             self._report_places(name)
         self.alarm.set(self.scheduler.wakes_at(self.clock.now()))
 
+    def describe(self, entries: Sequence[ModelEntry]) -> None:
+        """The scheduler knows these models as they are planned now, as far as they can be."""
+        models = [self.planner.model(entry) for entry in entries if self.planner.known(entry)]
+        orders = self.scheduler.described(self.clock.now(), *models)
+        self.carry_out(orders, *(entry.name for entry in entries))
+
     def _one(self, order: Order) -> str:
         """Carry one order out; the model it is about."""
         match order:
@@ -119,42 +112,36 @@ class Orders(RegistryParts, kw_only=True):
             self._report_places(outcome.model)
             self.watch(outcome)
             return
-        now, name, scheduler = self.clock.now(), outcome.name, self.scheduler
+        if isinstance(outcome, Broken):
+            self.broke(outcome.name, outcome.reason, rest=outcome.rest)
+            self.note_change()
+            return
+        now, name, scheduler = self.clock.now(), outcome.event.model, self.scheduler
         match outcome:
-            case Broken(reason=reason, rest=rest):
-                self.broke(name, reason, rest=rest)
             case Arrived(measured=measured):
                 plan = self.moves.residents[name].plan
                 if plan.entry.files.elsewhere is None:  # an upstream's model takes no memory here
                     self.names.present[name] = plan.entry
                 held, seconds = self.planner.arrived(plan, measured), measured.load_seconds
                 self.carry_out(scheduler.loaded(now, name, held, seconds), name)
-                lies = self.planner.model(plan.entry)  # as it does, and no other way
-                self.carry_out(scheduler.described(now, lies), name)
-                self.watch(ModelLoaded(name, seconds))
-            case LoadFailure(seconds=seconds, reason=reason, free=free, moved=moved):
+                self.describe([plan.entry])  # as it lies, and in no other way
+            case LoadFailure(ModelLoadFailed(reason=str(reason)), free=free, moved=moved):
                 self.planner.forget_options(name)  # perhaps the cause: the next load has its own
                 orders = scheduler.load_failed(
                     now, name, reason, memory=free is not None, free=free, moved=moved
                 )
                 self.carry_out(orders, name)
-                self.watch(ModelLoadFailed(name, seconds, reason))
-            case Parked(seconds=seconds, why=why, held=held):
+            case Gone(parked=Mapping() as held):
                 self.names.present.pop(name, None)
                 self.planner.was_parked(name, held)
                 self.carry_out(scheduler.parked(now, name, held), name)
-                self.watch(ModelUnloaded(name, seconds, why))
-            case Gone(seconds=seconds, why=why):
+            case Gone():
                 self.names.present.pop(name, None)
                 self.planner.left(name)
                 self.carry_out(scheduler.unloaded(now, name), name)
                 if (departure := self._departures.pop(name, None)) is not None:
                     departure.set()
-                self.watch(
-                    ModelUnloaded(name, seconds, why)
-                    if why
-                    else ModelLoadFailed(name, seconds, None)
-                )
+        self.watch(outcome.event)
         self.note_change()
 
     def broke(self, name: str, reason: str, *, rest: bool = True) -> None:

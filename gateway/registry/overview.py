@@ -195,21 +195,18 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     load_seconds: float
 
 
-class HeldMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """What one model holds on one device, in bytes; the parts add up to it."""
-
-    model: str
-    device: str
-    size: int
-    parts: Parts
-
-
 class Claimed(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model that is waited for will take of one device."""
+    """What a model that is waited for will take of one device, in bytes."""
 
     model: str
     device: str
     size: int
+
+
+class HeldMemory(Claimed, frozen=True, kw_only=True):
+    """What one model holds on one device; the parts add up to it."""
+
+    parts: Parts
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
@@ -259,8 +256,7 @@ class Overview(RegistryParts, kw_only=True):
             status = self.status(entry.of)
             return replace(status, id=entry.name, aliases=entry.aliases, entry=entry)
         if entry.replicas:
-            known = self.names.entries()
-            each = [self.status(known[name]) for name in entry.replicas if name in known]
+            each = [self.status(one) for one in self.names.loaded(entry) if one is not entry]
             return together(entry, each) if each else ModelStatus(id=entry.name, state="unloaded")
         plan, room = self.planner.known(entry), self.scheduler.room
         need = room.fitting(plan.needs) if plan else {}
@@ -295,7 +291,7 @@ class Overview(RegistryParts, kw_only=True):
         if plan is not None:
             evicted = record.evicted if record else ()
             sentence = "" if entry.files.elsewhere else plan.arithmetic(free, evicted)
-            devices = {} if entry.files.elsewhere else plan.needs[0]
+            devices = {} if entry.files.elsewhere else without_turns(plan.needs[0])
             status = replace(
                 status, need=plan.need, devices=devices, arithmetic=sentence, options=plan.loads
             )
@@ -337,7 +333,7 @@ class Overview(RegistryParts, kw_only=True):
 
     def cost(self, entry: ModelEntry) -> ModelCost | None:
         """What a model takes; None where that can't be estimated, or others have its memory."""
-        entry = self._first(entry)
+        entry, *_ = self.names.loaded(entry)
         plan = self.planner.known(entry)
         if plan is None or entry.files.elsewhere is not None:
             return None
@@ -352,20 +348,15 @@ class Overview(RegistryParts, kw_only=True):
             loaded_for=now - resident.arrived if resident else None,
         )
 
-    def _first(self, entry: ModelEntry) -> ModelEntry:
-        """Of those that are loaded when it is asked for."""
-        names, base = self.names.entries(), entry.base
-        return next((names[name] for name in base.replicas if name in names), base)
-
     def _devices(self, name: str, plan: LoadPlan) -> Bytes:
         """Where it lies, or would."""
         record = self.scheduler.residency(name)
         lies = without_turns(record.held) if record else None
-        return lies or self.scheduler.room.fitting(plan.needs)
+        return lies or without_turns(self.scheduler.room.fitting(plan.needs))
 
     def fit(self, entry: ModelEntry) -> Fit:
         """The effect of a load of `entry` now."""
-        entry = self._first(entry)
+        entry, *_ = self.names.loaded(entry)
         if entry.files.elsewhere is not None:
             return Fit(verdict="remote")
         if self.scheduler.phase(entry.name) in ("loading", "loaded"):

@@ -11,7 +11,6 @@ import structlog
 from gateway.registry.entry import Known, ModelEntry
 from gateway.registry.library import ModelLibrary
 from gateway.registry.orders import Orders, RegistryParts
-from gateway.registry.protocol import Order
 from gateway.terms.errors import ModelUnavailable
 
 log = structlog.get_logger(__name__)
@@ -113,15 +112,15 @@ class Reconfiguration(RegistryParts, kw_only=True):
         self.orders.carry_out(self.scheduler.removed(self.clock.now(), name), name)
 
     def _describe(self, entry: ModelEntry, *, replaced: bool) -> None:
-        now, name = self.clock.now(), entry.name
-        orders: list[Order] = []
+        name = entry.name
         if replaced:
             self.planner.forget_options(name)
-            orders += self.scheduler.replaced(now, name)
+            self.orders.carry_out(self.scheduler.replaced(self.clock.now(), name), name)
         else:
             self.moves.describe(entry)
             if name in self.names.present:
                 self.names.present[name] = entry
-        if self.scheduler.residency(name) and self.planner.known(entry):
-            orders += self.scheduler.described(now, self.planner.model(entry))
-        self.orders.carry_out(orders, name)
+        if self.scheduler.residency(name):
+            self.orders.describe([entry])
+        else:
+            self.orders.carry_out((), name)  # it is listed otherwise

@@ -34,13 +34,6 @@ class Replicas(RegistryParts, kw_only=True):
     _balances: dict[str, Balance] = msgspec.field(default_factory=dict)  # by model
     _away: set[str] = msgspec.field(default_factory=set)  # those that stay away for now
 
-    def loaded(self, entry: ModelEntry) -> tuple[ModelEntry, ...]:
-        """What is loaded when `entry` is asked for."""
-        base, known = entry.base, self.names.entries()
-        if not base.replicas:
-            return (base,)
-        return tuple(known[name] for name in base.replicas if name in known) or (base,)
-
     def choose(
         self, model: ModelEntry, conversation: int | None, besides: Collection[str] = ()
     ) -> str:

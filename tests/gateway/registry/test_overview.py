@@ -85,6 +85,18 @@ async def test_the_ledger_tells_who_holds_what_and_who_waits_for_room() -> None:
             assert (claimed.model, claimed.device, claimed.size) == ("c30", "cpu", 30)
 
 
+async def test_the_turn_of_a_model_is_no_device() -> None:
+    """Neither before it is loaded nor then."""
+    async with registry_of(model("a40", one_of="small"), engine=FakeEngine()) as registry:
+        for load in (False, True):
+            if load:
+                await registry.load("a40")
+            assert registry.status("a40").devices == {"cpu": 40}
+            cost = registry.overview.cost(registry.resolve("a40"))
+            assert cost is not None
+            assert cost.devices == {"cpu": 40}
+
+
 async def test_what_a_model_takes_is_reported_by_use_and_adds_up() -> None:
     async with registry_of(*MODELS, engine=FakeEngine()) as registry:
         await registry.load("a40")
