@@ -24,7 +24,7 @@ import msgspec
 
 from config.settings import SwapConfig
 from gateway.registry.memory import GIB
-from gateway.registry.nodes import NodeOffer, fewest, in_order, name_at, named
+from gateway.registry.nodes import fewest, in_order, name_at, named
 from gateway.registry.protocol import Bytes, Grant, Load, Model, Order, Refuse, Ticket, Unload
 from gateway.registry.scheduler import Scheduler
 
@@ -141,22 +141,15 @@ class Cluster:
 
     def _files(self, name: str) -> frozenset[str]:
         """Two nodes have them already."""
-        return frozenset(node.name for node in in_order(name, self._offers(()))[:2])
-
-    def _offers(self, has: tuple[str, ...] | frozenset[str], size: float = 0) -> list[NodeOffer]:
-        return [
-            NodeOffer(
-                name=node, cards=self._cards, copying=0.0 if node in has else 1 + size / COPYING
-            )
-            for node in self._nodes
-        ]
+        return frozenset(in_order(name, dict.fromkeys(self._nodes, 0.0))[:2])
 
     def _planned(self, model: Model) -> Model:
         """Where it may lie now, as the registry plans it. Planned once until files were copied."""
         if model.need:
             return model
         size = int((model.load_seconds - 1) * READING)
-        offers = in_order(model.name, self._offers(self._has[model.name], size))
+        has = self._has[model.name]
+        copying = {node: 0.0 if node in has else 1 + size / COPYING for node in self._nodes}
         sets = [
             dict.fromkeys(cards, 1 / count)
             for count in (1, 2)
@@ -164,15 +157,15 @@ class Cluster:
         ]
         parts = fewest(sets, size, self._cards)
         needs = [
-            {name_at(offer.name, card): int(size * part) for card, part in placement.items()}
-            for offer in offers
+            {name_at(node, card): int(size * part) for card, part in placement.items()}
+            for node in in_order(model.name, copying)
             for placement in parts
         ]
         return msgspec.structs.replace(
             model,
             need=needs[0],
             others=tuple(needs[1:]),
-            copying={offer.name: offer.copying for offer in offers if offer.copying},
+            copying={node: seconds for node, seconds in copying.items() if seconds},
         )
 
     def _crowd_comes(self) -> Iterator[float]:

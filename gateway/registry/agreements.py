@@ -59,10 +59,10 @@ class Agreements(msgspec.Struct):
         near = all(one.phase == "loaded" and HERE in one.nodes for one in residents)
         if self.rules.share == "never" or not near or claim.retrying is not None:
             return None
-        if not _may_lie_here(claim):
-            return None
         group = (claim, *residents)
         rivals = [self._rival(one.model.name, one.model, one) for one in group]
+        if not rivals[0].ways:
+            return None
         rivals += self._absent(rivals)
         devices = {device for rival in rivals for way in rival.ways for device in way.need}
         room = {device: self.room.within_reach(device, group) for device in devices}
@@ -179,10 +179,3 @@ class Agreements(msgspec.Struct):
         )
         record.want(wanted=True)
         record.drain("share")
-
-
-def _may_lie_here(claim: ModelRecord) -> bool:
-    """On this machine, where alone models are kept together."""
-    return bool(claim.ways.get(HERE)) or any(
-        node_of(way.need) == HERE for way in claim.model.smaller
-    )

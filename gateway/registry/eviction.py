@@ -3,7 +3,7 @@
 Pure: it knows what each holds, what its load takes and how long it has been idle.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
@@ -38,14 +38,18 @@ def choose_victims(
     Greedy by value, then the dearest that turn out superfluous are spared.
     """
     chosen: list[EvictionCandidate] = []
+    rest = lacking(chosen, missing)
     for candidate in sorted(candidates, key=lambda each: each.value):
-        if covers(chosen, missing):
-            break
-        if any(candidate.holds.get(device, 0) > 0 for device in lacking(chosen, missing)):
+        if any(candidate.holds.get(device, 0) > 0 for device in rest):
             chosen.append(candidate)
-    if not covers(chosen, missing):
+            rest = lacking(chosen, missing)
+    if rest:
         return None
-    return tuple(candidate.name for candidate in spare(chosen, missing))
+    for candidate in reversed(chosen):
+        others = [other for other in chosen if other is not candidate]
+        if not lacking(others, missing):
+            chosen = others
+    return tuple(candidate.name for candidate in chosen)
 
 
 def cost(
@@ -56,26 +60,10 @@ def cost(
     return any(used for used, _ in values), sum(value for _, value in values), len(values)
 
 
-def spare(chosen: list[EvictionCandidate], missing: Bytes) -> list[EvictionCandidate]:
-    """`chosen` without those that aren't needed, the most valuable checked first."""
-    kept = list(chosen)
-    for candidate in reversed(chosen):
-        rest = [other for other in kept if other is not candidate]
-        if covers(rest, missing):
-            kept = rest
-    return kept
-
-
-def covers(chosen: Iterable[EvictionCandidate], missing: Bytes) -> bool:
-    """Whether `chosen` hold enough on every device."""
-    return not lacking(chosen, missing)
-
-
-def lacking(chosen: Iterable[EvictionCandidate], missing: Bytes) -> Mapping[str, int]:
+def lacking(chosen: Sequence[EvictionCandidate], missing: Bytes) -> Bytes:
     """What is still missing when `chosen` have gone."""
-    group = list(chosen)
     rest = {
-        device: size - sum(candidate.holds.get(device, 0) for candidate in group)
+        device: size - sum(candidate.holds.get(device, 0) for candidate in chosen)
         for device, size in missing.items()
     }
     return {device: size for device, size in rest.items() if size > 0}

@@ -31,8 +31,8 @@ class MemoryLedger:
 
     def excess(self) -> Bytes:
         """Bytes per device by which more is promised than there is, besides what leaves anyway."""
-        over = {device: -self.free(device) - self.coming(device) for device in self.budgets}
-        return {device: size for device, size in over.items() if size > 0}
+        free = {device: self.free(device) + self.coming(device) for device in self.budgets}
+        return {device: -size for device, size in free.items() if size < 0}
 
     def shortfall(self, need: Bytes) -> int:
         """Bytes of `need` that aren't free, over all its devices."""
@@ -74,16 +74,12 @@ class MemoryLedger:
         """The first of `needs` that is free now; of those that aren't, the one that lacks least."""
         return min(needs, key=self.shortfall)
 
-    def fits(self, need: Bytes, claim: ModelRecord, turn: ModelRecord | None) -> bool:
-        """Whether `claim` may be loaded now, out of room that isn't cleared for the `turn`'s."""
+    def spares(self, need: Bytes, claim: ModelRecord, turn: ModelRecord) -> bool:
+        """Whether `need`, which is free for `claim`, is no room that is cleared for `turn`."""
         for device, size in need.items():
-            free = self.free(device) + claim.held.get(device, 0)
-            if size > free:
+            reserved = max(0, turn.need.get(device, 0) - self.coming(device))
+            if size > self.free(device) + claim.held.get(device, 0) - reserved:
                 return False
-            if turn is not None and turn is not claim:
-                reserved = turn.need.get(device, 0) - self.coming(device)
-                if size > free - max(0, reserved):
-                    return False
         return True
 
     def possible(self, needs: Iterable[Bytes], model: Model, own: Bytes) -> Iterator[Bytes]:

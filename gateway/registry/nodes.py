@@ -5,13 +5,11 @@ name before it, `node-a/cuda:0`. A model lies on one node, unless it is a comman
 nodes compute for it. Pure: knows no network and no engine.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import groupby
 from typing import TypeAlias, TypeVar
-
-import msgspec
 
 from backends.contract.catalog import Cards, Placement
 from config.settings import TURN
@@ -47,14 +45,7 @@ def nodes_of(devices: Collection[str]) -> frozenset[str]:
     """The nodes that they belong to; this machine, where there are none. Asked for hundreds of ways
     in a decision.
     """
-    first: str | None = None
-    for device in devices:
-        node = _node(device)
-        if first is None:
-            first = node
-        elif node != first and node is not None:
-            return frozenset(node for node in map(_node, devices) if node is not None)
-    return ALONE if first is None else _alone(first)
+    return _nodes_of(tuple(devices))
 
 
 def node_of(devices: Collection[str]) -> str:
@@ -65,32 +56,18 @@ def node_of(devices: Collection[str]) -> str:
     return next(iter(nodes)) if len(nodes) == 1 else HERE
 
 
-@lru_cache(maxsize=4096)
-def _node(device: str) -> str | None:
-    return None if device.startswith(TURN) else device.rpartition(SEPARATOR)[0]
+@lru_cache(maxsize=65_536)
+def _nodes_of(devices: tuple[str, ...]) -> frozenset[str]:
+    there = (device for device in devices if not device.startswith(TURN))
+    return frozenset(device.rpartition(SEPARATOR)[0] for device in there) or ALONE
 
 
-@lru_cache(maxsize=4096)
-def _alone(node: str) -> frozenset[str]:
-    return frozenset({node})
-
-
-class NodeOffer(msgspec.Struct, frozen=True, kw_only=True):
-    """A node that a model may lie on. `copying`: seconds until it has the model's files; 0: it has
-    them.
+def in_order(model: str, copying: Seconds) -> Sequence[str]:
+    """The nodes, the best for `model` first, by the seconds until they have its files. Among equals
+    each model has an order of its own, so that models spread over the nodes, and one comes back to
+    where it was (rendezvous hashing).
     """
-
-    name: str
-    cards: Cards
-    copying: float = 0.0
-
-
-def in_order(model: str, nodes: Iterable[NodeOffer]) -> tuple[NodeOffer, ...]:
-    """The nodes, the best for `model` first: those that have its files before those they would have
-    to be copied to. Among equals each model has an order of its own, so that models spread over the
-    nodes, and one comes back to where it was (rendezvous hashing).
-    """
-    return tuple(sorted(nodes, key=lambda node: (node.copying, _affinity(model, node.name))))
+    return sorted(copying, key=lambda node: (copying[node], _affinity(model, node)))
 
 
 def _affinity(model: str, node: str) -> bytes:

@@ -23,7 +23,7 @@ from gateway.registry.ledger import MemoryLedger
 from gateway.registry.loaders import Loader
 from gateway.registry.memory import arithmetic, covered, shares
 from gateway.registry.nodes import HERE as THIS_MACHINE
-from gateway.registry.nodes import NodeOffer, bare, fewest, in_order, named, node_of
+from gateway.registry.nodes import bare, fewest, in_order, named, node_of
 from gateway.registry.protocol import Bytes, Evicted, Model, Smaller
 from gateway.terms.errors import InvalidRequest, ModelUnavailable
 
@@ -120,7 +120,6 @@ class LoadPlanner(msgspec.Struct):
     cluster: ClusterNodes | None = None
     parking: Parking = "auto"
     _reading: Mapping[str, float] = {}
-    _outdated: set[str] = set()  # in memory, planned with other speeds
     _present: set[str] = set()  # in memory, as they were planned
     _hints: dict[str, tuple[LoadPlan, str]] = {}
     _told: dict[str, LoadPlan] = {}  # as the scheduler has them
@@ -370,16 +369,12 @@ class LoadPlanner(msgspec.Struct):
         ratios = (speed / self._reading.get(device, speed) for device, speed in now.items())
         if any(not 1 / UNLIKE < ratio < UNLIKE for ratio in ratios):
             self._reading = now
-            self._plan = {name: self._plan[name] for name in self._plan.keys() & self._present}
-            self._outdated = {*self._plan}
+            self._plan = {name: replace(plan, room={}) for name, plan in self._plan.items()}
 
     def left(self, name: str) -> None:
         """It was unloaded, and its processes were measured once more before."""
         self._present.discard(name)
-        if name in self._outdated:
-            self._outdated.discard(name)
-            self._plan.pop(name, None)
-        elif (known := self._plan.get(name)) is not None:
+        if (known := self._plan.get(name)) is not None:
             last = self.history.get(known.entry.files, known.loads)
             if last is not None and last.devices:
                 self._plan[name] = lying(known, last.devices)
@@ -481,18 +476,13 @@ class LoadPlanner(msgspec.Struct):
         own = tuple(layout.placements(entry.files, options, self.cards))
         if self.cluster is None or not _may_leave(entry, options):
             return own
-        there = self.cluster
-        offers = [
-            NodeOffer(name=name, cards=one.cards, copying=there.copying(name, entry.files))
-            for name, one in there.nodes.items()
-            if not one.draining
-        ]
+        there = {name: one for name, one in self.cluster.nodes.items() if not one.draining}
+        copying = {name: self.cluster.copying(name, entry.files) for name in there}
         ways = (
-            named(offer.name, way)
-            for offer in in_order(entry.name, offers)
-            for way in fewest(
-                layout.placements(entry.files, options, offer.cards), need.total, offer.cards
-            )
+            named(name, way)
+            for name in in_order(entry.name, copying)
+            for cards in (there[name].cards,)
+            for way in fewest(layout.placements(entry.files, options, cards), need.total, cards)
         )
         return (*own, *ways)
 

@@ -13,7 +13,7 @@ They decide nothing, and know no budget. Pure.
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, TypeAlias, get_args
 
 import msgspec
@@ -22,9 +22,9 @@ from gateway.registry.nodes import ALONE, node_of, nodes_of
 from gateway.registry.protocol import Bytes, Evicted, Model, Ticket, WhyUnload
 
 Phase: TypeAlias = Literal["absent", "loading", "loaded", "draining", "leaving", "parked"]
-# Others than by phase: with a line or wanted by an administrator; of those who are to be loaded,
-# and who are loaded; who leave when they have been idle for some time.
-Group: TypeAlias = Literal["asked", "claims", "served", "mortal"]
+# Others than by phase: with a line or wanted by an administrator; who leave when they have been
+# idle for some time.
+Group: TypeAlias = Literal["asked", "mortal"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
 GROUPS: tuple[Group, ...] = get_args(Group)
 
@@ -292,13 +292,13 @@ class ModelRecord:
         return self.failure
 
 
-class Records(Mapping[str, ModelRecord]):
+class Records(dict[str, ModelRecord]):
     """All records by name, and what would take too long to find among thousands of them: those in a
     phase, those that are asked for, and what is promised on a device.
     """
 
     def __init__(self) -> None:
-        self._all: dict[str, ModelRecord] = {}
+        super().__init__()
         self._groups: dict[Phase | Group, dict[str, ModelRecord]] = {
             group: {} for group in (*PHASES, *GROUPS)
         }
@@ -308,15 +308,6 @@ class Records(Mapping[str, ModelRecord]):
         self._known: dict[str, tuple[Model, Mapping[str, Sequence[Bytes]]]] = {}
         self.waiting = 0  # tickets in line that want a lease
         self.changed: set[str] = set()  # the nodes on which something did since this was emptied
-
-    def __getitem__(self, name: str) -> ModelRecord:
-        return self._all[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._all)
-
-    def __len__(self) -> int:
-        return len(self._all)
 
     @property
     def are_quiet(self) -> bool:
@@ -328,21 +319,26 @@ class Records(Mapping[str, ModelRecord]):
 
     def open(self, model: Model) -> ModelRecord:
         """That of `model`, a new one if there is none; it is up to date then."""
-        record = self._all.get(model.name)
+        record = self.get(model.name)
         if record is None:
-            record = self._all[model.name] = ModelRecord(model, self)
+            record = self[model.name] = ModelRecord(model, self)
             self._groups["absent"][model.name] = record
         record.describe(model)
         return record
 
     def forget(self, record: ModelRecord) -> None:
         """One that holds nothing and is asked for by nobody."""
-        for index in (self._all, *self._groups.values()):
+        for index in (self, *self._groups.values()):
             index.pop(record.model.name, None)
 
     def among(self, *groups: Phase | Group) -> list[ModelRecord]:
         """Those in one of these phases or groups."""
         return [record for group in groups for record in self._groups[group].values()]
+
+    @property
+    def claims(self) -> list[ModelRecord]:
+        """Those who are to be loaded."""
+        return [record for record in self.among("asked") if record.is_claim]
 
     def ways(self, model: Model) -> Mapping[str, Sequence[Bytes]]:
         """Where it may lie, by node; nodes, and the ways on each, in its order. There may be
@@ -378,7 +374,7 @@ class Records(Mapping[str, ModelRecord]):
         """It was in phase `before`."""
         self._groups[before].pop(record.model.name, None)
         self._groups[record.phase][record.model.name] = record
-        self.note_asked(record)
+        self.changed |= record.nodes
 
     def note_held(self, record: ModelRecord, before: Bytes, before_at: Iterable[str]) -> None:
         """It held `before`, on those nodes."""
@@ -399,10 +395,7 @@ class Records(Mapping[str, ModelRecord]):
 
     def note_asked(self, record: ModelRecord) -> None:
         """Its line changed, or whether it is wanted."""
-        asked = bool(record.line) or record.wanted
-        self.put(record, "asked", belongs=asked)
-        self.put(record, "claims", belongs=record.is_claim)
-        self.put(record, "served", belongs=asked and record.phase == "loaded")
+        self.put(record, "asked", belongs=bool(record.line) or record.wanted)
         self.changed |= record.nodes
 
     def put(self, record: ModelRecord, group: Group, *, belongs: bool) -> None:

@@ -375,7 +375,8 @@ class Scheduler:
             yield from self._turns.admit(now)
             served = [
                 order
-                for record in self._records.among("served")
+                for record in self._records.among("asked")
+                if record.phase == "loaded"
                 for order in self._serve(now, record)
             ]
             yield from served
@@ -391,7 +392,7 @@ class Scheduler:
 
     def _refuse_impossible(self) -> Iterator[Order]:
         """What would not fit even alone must not wait: pinned models may have come since it did."""
-        for claim in self._records.among("claims"):
+        for claim in self._records.claims:
             if (obstacle := self.room.obstacle(claim.model.name, claim.needs)) is not None:
                 claim.want(wanted=False)
                 claim.retrying = None

@@ -135,7 +135,7 @@ class Turns(msgspec.Struct):
         """
         own = self._swap(claim)
         possible = self.room.possible(needs, claim.model, claim.held)
-        need = next((need for need in possible if self._fits(need, claim)), None)
+        need = next((need for need in possible if self._is_nobodys(need, claim)), None)
         copying = None if need is None else claim.model.copying.get(node_of(need), 0.0)
         if need is not None and own is not None and own.is_coming:
             return None if copying else self._load(claim, need)
@@ -151,15 +151,15 @@ class Turns(msgspec.Struct):
             return self._load(claim, need)
         return made
 
-    def _fits(self, need: Bytes, claim: ModelRecord) -> bool:
-        """Whether it is free, and not cleared for others."""
-        turns = [*self._begun(nodes_of(need))]
-        return all(self.room.fits(need, claim, turn) for turn in turns or (None,))
+    def _is_nobodys(self, need: Bytes, claim: ModelRecord) -> bool:
+        """Whether what is free is not cleared for others."""
+        turns = (turn for turn in self._begun(nodes_of(need)) if turn is not claim)
+        return all(self.room.spares(need, claim, turn) for turn in turns)
 
     def apply(self, rules: SwapConfig) -> None:
         """From now on these are the rules, and other budgets, perhaps."""
         self.rules = rules
-        for claim in self.records.among("claims"):
+        for claim in self.records.claims:
             claim.looked_at = None
 
     def shrink(self, now: float) -> None:
@@ -202,11 +202,11 @@ class Turns(msgspec.Struct):
             begun = claim.model.name in self._swaps
             return not begun, not late, age, not claim.wanted, -worth(claim), claim.oldest
 
-        return sorted(self.records.among("claims"), key=rank)
+        return sorted(self.records.claims, key=rank)
 
     def next_moment(self, now: float) -> float:
         """When time alone may change what `admit` does; never, if it can't."""
-        claims = self.records.among("claims")
+        claims = self.records.claims
         if not claims:
             self._moments.clear()
             return NEVER
@@ -244,7 +244,7 @@ class Turns(msgspec.Struct):
         _, need, victims = swap
         if below is None and (joint := self.agreements.together(claim, victims)) is not None:
             need, victims = joint
-            if not victims and self.room.fits(need, claim, None):
+            if not victims and [*self.room.possible([need], claim.model, claim.held)]:
                 return self._load(claim, need)
         claim.chosen = need
         self._begin(claim, victims)

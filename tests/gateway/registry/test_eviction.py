@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.registry.eviction import EvictionCandidate, choose_victims, covers
+from gateway.registry.eviction import EvictionCandidate, choose_victims, lacking
 
 candidates = st.lists(
     st.builds(
@@ -24,12 +24,12 @@ def test_the_chosen_are_enough_and_none_of_them_is_superfluous(
 ) -> None:
     names = choose_victims(candidates, missing)
     if names is None:
-        assert not covers(candidates, missing)
+        assert lacking(candidates, missing)
         return
     chosen = [candidate for candidate in candidates if candidate.name in names]
-    assert covers(chosen, missing)
+    assert not lacking(chosen, missing)
     for candidate in chosen:
-        assert not covers([other for other in chosen if other is not candidate], missing)
+        assert lacking([other for other in chosen if other is not candidate], missing)
 
 
 def candidate(name: str, load: float, idle: float | None, size: int = 10) -> EvictionCandidate:

@@ -2,7 +2,6 @@
 
 from config.settings import SwapConfig
 from gateway.registry.nodes import (
-    NodeOffer,
     bare,
     fewest,
     in_order,
@@ -26,16 +25,11 @@ def test_a_device_is_called_by_its_node_and_the_own_ones_by_themselves() -> None
 
 
 def test_nodes_with_the_file_come_first_and_each_model_has_its_own_order() -> None:
-    offers = [
-        NodeOffer(name=f"n{number}", cards=CARDS, copying=5.0 if number < 4 else 0.0)
-        for number in range(8)
-    ]
-    orders = {
-        tuple(offer.name for offer in in_order(f"model {number}", offers)) for number in range(20)
-    }
+    copying = {f"n{number}": 5.0 if number < 4 else 0.0 for number in range(8)}
+    orders = {tuple(in_order(f"model {number}", copying)) for number in range(20)}
     assert all(set(order[:4]) == {"n4", "n5", "n6", "n7"} for order in orders)
     assert len({order[0] for order in orders}) == 4, "models spread"
-    assert in_order("one", offers) == in_order("one", reversed(offers))
+    assert in_order("one", copying) == in_order("one", dict(reversed(copying.items())))
 
 
 def test_a_model_lies_on_no_more_cards_of_a_node_than_it_must() -> None:
