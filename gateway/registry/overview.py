@@ -339,7 +339,7 @@ class Overview(RegistryParts, kw_only=True):
             return None
         moves, now = self.moves, self.clock.now()
         resident, loading = moves.residents.get(entry.name), moves.loading.get(entry.name)
-        return alike(ModelCost, self.planner.model(entry))(
+        return alike(ModelCost, self.planner.facts(plan))(
             devices=self._devices(entry.name, plan),
             parts=_parts(plan),
             measured=plan.measured,
@@ -461,10 +461,7 @@ def scaled(parts: Parts, size: int) -> Parts:
     """`parts` in the same proportions, adding up to `size`; all of it is the engine's where they
     are nothing.
     """
-    total = parts.weights + parts.cache + parts.projector + parts.engine
-    if total <= 0:
-        return msgspec.structs.replace(NO_PARTS, engine=size)
-    weights, cache = size * parts.weights // total, size * parts.cache // total
-    projector = size * parts.projector // total
-    rest = size - weights - cache - projector
-    return Parts(weights=weights, cache=cache, projector=projector, engine=rest)
+    sizes: dict[str, int] = msgspec.structs.asdict(parts)
+    total = sum(sizes.values()) or 1
+    shares = {use: size * part // total for use, part in sizes.items() if use != "engine"}
+    return Parts(**shares, engine=size - sum(shares.values()))

@@ -187,10 +187,15 @@ class LoadPlanner(msgspec.Struct):
         return next(having, plans[0]).at(need)
 
     def model(self, entry: ModelEntry) -> Model:
-        """`entry` as the scheduler needs it. Raises as `plan`."""
+        """`entry` as the scheduler is told of it now. Raises as `plan`."""
         plan = self._told[entry.name] = self.plan(entry)
         if entry.name not in self._present:
             self._whole[entry.name] = plan
+        return self.facts(plan)
+
+    def facts(self, plan: LoadPlan) -> Model:
+        """A model as the scheduler needs it, by its plan."""
+        entry = plan.entry
         return Model(
             name=entry.name,
             need=plan.needs[0],
@@ -384,7 +389,7 @@ class LoadPlanner(msgspec.Struct):
         these figures.
         """
         held = measured.devices
-        loaded = msgspec.structs.replace(
+        known = loaded = msgspec.structs.replace(
             plan,
             need=plan.need if measured.size is None else measured.corrected(plan.estimate),
             measured=plan.measured or measured.size is not None,
@@ -392,14 +397,12 @@ class LoadPlanner(msgspec.Struct):
         )
         self._present.add(plan.entry.name)
         if held is not None:
-            self._plan[plan.entry.name] = self._told[plan.entry.name] = lying(loaded, held)
-            return {**held, **loaded.entry.turn}
-        everywhere = loaded
-        if plan.fitted is None:
+            known = lying(loaded, held)
+        elif plan.fitted is None:
             placements = self._placements(plan.entry, plan.options, loaded.need)
-            everywhere = msgspec.structs.replace(loaded, placements=placements)
-        self._plan[plan.entry.name] = self._told[plan.entry.name] = everywhere
-        return loaded.needs[0]
+            known = msgspec.structs.replace(loaded, placements=placements)
+        self._plan[plan.entry.name] = self._told[plan.entry.name] = known
+        return loaded.needs[0] if held is None else {**held, **plan.entry.turn}
 
     def _estimated(self, entry: ModelEntry, options: EngineOptions) -> LoadPlan:
         room = self._room(entry.name)

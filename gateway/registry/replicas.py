@@ -20,6 +20,7 @@ from backends.contract.remote import RemoteStanding, RemoteState
 from backends.places.upstream.replicas import Balance, Replica
 from gateway.registry.entry import ModelEntry
 from gateway.registry.orders import RegistryParts
+from gateway.registry.planning import LoadPlan
 from gateway.registry.protocol import WhyUnload
 from gateway.registry.record import ModelRecord
 
@@ -99,10 +100,10 @@ class Replicas(RegistryParts, kw_only=True):
 
     def _fits(self, name: str) -> bool:
         """It could be loaded now, and nothing would have to go."""
-        entry, record = self.names.entries().get(name), self.scheduler.residency(name)
-        if entry is None or self.planner.known(entry) is None or self._rests(record):
+        plan = self._plan(name)
+        if plan is None or self._rests(self.scheduler.residency(name)):
             return False
-        return self.scheduler.room.has_room(self.planner.model(entry))
+        return self.scheduler.room.has_room(self.planner.facts(plan))
 
     def _rests(self, record: ModelRecord | None) -> bool:
         failure = None if record is None else record.failure
@@ -151,7 +152,9 @@ class Replicas(RegistryParts, kw_only=True):
 
     def _missing(self, name: str) -> int:
         """Bytes that would have to become free for it."""
-        entry = self.names.entries().get(name)
-        plan = self.planner.known(entry) if entry is not None else None
-        room = self.scheduler.room
+        plan, room = self._plan(name), self.scheduler.room
         return room.shortfall(room.fitting(plan.needs)) if plan is not None else 0
+
+    def _plan(self, name: str) -> LoadPlan | None:
+        entry = self.names.entries().get(name)
+        return None if entry is None else self.planner.known(entry)

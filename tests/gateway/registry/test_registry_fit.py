@@ -16,6 +16,7 @@ from gateway.registry.protocol import Bytes
 from gateway.terms.errors import ModelUnavailable
 from tests.gateway.registry.fake_engine import (
     AT_ONCE,
+    Client,
     FakeContainer,
     FakeGauge,
     HandClock,
@@ -97,6 +98,24 @@ async def test_pinned_models_leave_less_room_and_others_give_way_to_that() -> No
         await registry.load("a60")
         await registry.load("b80")
         assert held(registry) == {"a60": {"cuda:0": 60}, "b80": {"cuda:0": 40, "cpu": 40}}
+
+
+async def test_a_model_that_waits_is_loaded_as_its_room_was_counted() -> None:
+    engine = FittingEngine()
+    models = model("c10", pinned=True), "a60", "b120"
+    async with (
+        registry_of(*models, engine=engine, gauge=OneCard(engine)) as registry,
+        Client.group() as clients,
+    ):
+        await registry.load("c10")
+        used = await clients.lease(registry, "a60")
+        waiting = await clients.lease(registry, "b120")
+        await registry.pin("c10", pinned=False)  # all of the card could be had now
+        registry.overview.cost(registry.resolve("b120"))
+        await used.leave()
+        assert waiting.lease is not None
+        assert engine.told["b120"]["cuda:0"] == 90 / 120
+        assert held(registry)["b120"] == {"cuda:0": 90, "cpu": 30}
 
 
 async def test_what_fits_nowhere_is_refused() -> None:
