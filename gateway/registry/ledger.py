@@ -40,19 +40,18 @@ class MemoryLedger:
 
     def free(self, device: str) -> int:
         """Bytes promised to no model; negative, where a model took more than was estimated."""
-        return self.budgets.get(device, 0) - self._records.promised(device)
+        return self.budgets.get(device, 0) - self._records.promised[device]
 
     def promised(self) -> Bytes:
         """Bytes promised to models, per device."""
-        return {device: self._records.promised(device) for device in self.budgets}
+        return {device: self._records.promised[device] for device in self.budgets}
 
     def coming(self, device: str, *, surely: bool = False) -> int:
         """Bytes that become free soon; `surely`: of models that can't be called back."""
         leavers = (
             record
-            for record in self._records.holders(device)
-            if record.phase == "leaving"
-            or (record.phase == "draining" and not (surely and record.leaving == "room"))
+            for record in self._records.among("leaving", "draining")
+            if not (surely and record.phase == "draining" and record.leaving == "room")
         )
         return sum(
             record.held.get(device, 0) - (record.parking or {}).get(device, 0) for record in leavers
@@ -86,7 +85,7 @@ class MemoryLedger:
         """Those of `needs` that are free, whoever it is reserved for; `own`: what it holds itself.
         Few are of hundreds, so this is the check that most need.
         """
-        budgets, promised = self.budgets, self._records.promised_sizes
+        budgets, promised = self.budgets, self._records.promised
         for need in needs:
             for device, size in need.items():
                 free = budgets.get(device, 0) - promised.get(device, 0)
@@ -101,16 +100,10 @@ class MemoryLedger:
         if not model.apart:
             return None
         devices = main_devices(need)
-        others = (record for device in devices for record in self._records.holders(device))
-        alike = (one for one in others if one.model.apart == model.apart)
-        return next(
-            (
-                one
-                for one in alike
-                if one.model.name != model.name and not devices.isdisjoint(main_devices(one.held))
-            ),
-            None,
-        )
+        alike = (one for one in self._records.values() if one.model.apart == model.apart)
+        others = (one for one in alike if one.model.name != model.name)
+        beside = (one for one in others if not devices.isdisjoint(main_devices(one.held)))
+        return next(beside, None)
 
     def has_room(self, model: Model) -> bool:
         """Whether it could be loaded at once, and nothing else had to go."""
@@ -173,8 +166,7 @@ class MemoryLedger:
     def _pinned(self, device: str, *, besides: str) -> int:
         stayers = (
             record
-            for record in self._records.holders(device)
-            if record.model.name != besides
-            if record.model.pinned and record.phase in ("loading", "loaded")
+            for record in self._records.among("pinned")
+            if record.model.name != besides and record.phase in ("loading", "loaded")
         )
         return sum(record.held.get(device, 0) for record in stayers)

@@ -13,7 +13,7 @@ They decide nothing, and know no budget. Pure.
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias, get_args
 
 import msgspec
@@ -22,9 +22,9 @@ from gateway.registry.nodes import ALONE, node_of, nodes_of
 from gateway.registry.protocol import Bytes, Evicted, Model, Ticket, WhyUnload
 
 Phase: TypeAlias = Literal["absent", "loading", "loaded", "draining", "leaving", "parked"]
-# Others than by phase: with a line or wanted by an administrator; who leave when they have been
-# idle for some time.
-Group: TypeAlias = Literal["asked", "mortal"]
+# Others than by phase: with a line or wanted by an administrator; of those who are to be loaded;
+# who leave when they have been idle for some time; who are pinned.
+Group: TypeAlias = Literal["asked", "claims", "mortal", "pinned"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
 GROUPS: tuple[Group, ...] = get_args(Group)
 
@@ -80,6 +80,7 @@ class ModelRecord:
         if model.need is not self.model.need or model.others is not self.model.others:
             self.looked_at = None
         self.model = model
+        self._records.put(self, "pinned", belongs=model.pinned)
 
     def share(self, way: Bytes | None) -> None:
         """It is to lie in that way beside others it would take turns with, or as it likes."""
@@ -99,8 +100,8 @@ class ModelRecord:
     def hold(self, held: Bytes) -> None:
         """So much is promised to it."""
         before, self.held = self.held, held
-        before_at, self.nodes = self.nodes, nodes_of(held)
-        self._records.note_held(self, before, before_at)
+        self.nodes = nodes_of(held)
+        self._records.note_held(self, before)
 
     def want(self, *, wanted: bool) -> None:
         """An administrator wants it loaded, or not any more."""
@@ -302,9 +303,7 @@ class Records(dict[str, ModelRecord]):
         self._groups: dict[Phase | Group, dict[str, ModelRecord]] = {
             group: {} for group in (*PHASES, *GROUPS)
         }
-        self.promised_sizes: dict[str, int] = {}  # bytes that records hold, by device
-        self._holders: dict[str, dict[str, ModelRecord]] = {}  # by device
-        self._there: dict[str, dict[str, ModelRecord]] = {}  # by node
+        self.promised = Counter[str]()  # bytes that records hold, by device
         self._known: dict[str, tuple[Model, Mapping[str, Sequence[Bytes]]]] = {}
         self.waiting = 0  # tickets in line that want a lease
         self.changed: set[str] = set()  # the nodes on which something did since this was emptied
@@ -335,11 +334,6 @@ class Records(dict[str, ModelRecord]):
         """Those in one of these phases or groups."""
         return [record for group in groups for record in self._groups[group].values()]
 
-    @property
-    def claims(self) -> list[ModelRecord]:
-        """Those who are to be loaded."""
-        return [record for record in self.among("asked") if record.is_claim]
-
     def ways(self, model: Model) -> Mapping[str, Sequence[Bytes]]:
         """Where it may lie, by node; nodes, and the ways on each, in its order. There may be
         hundreds, so they are sorted once.
@@ -352,50 +346,22 @@ class Records(dict[str, ModelRecord]):
             known = self._known[model.name] = model, nodes
         return known[1]
 
-    def promised(self, device: str) -> int:
-        """Bytes of it that records hold."""
-        return self.promised_sizes.get(device, 0)
-
-    def holders(self, device: str) -> Iterable[ModelRecord]:
-        """Who holds some of it."""
-        return self._holders.get(device, {}).values()
-
-    def there(self, node: str) -> Iterable[ModelRecord]:
-        """Who holds something on a node; here also who is loaded and holds nothing."""
-        return self._there.get(node, {}).values()
-
-    def on(self, nodes: frozenset[str]) -> Iterable[ModelRecord]:
-        """As `there`, on any of these."""
-        if len(nodes) == 1:
-            return self.there(next(iter(nodes)))
-        return dict.fromkeys(record for node in nodes for record in self.there(node))
-
     def note_phase(self, record: ModelRecord, before: Phase) -> None:
         """It was in phase `before`."""
         self._groups[before].pop(record.model.name, None)
         self._groups[record.phase][record.model.name] = record
-        self.changed |= record.nodes
+        self.note_asked(record)
 
-    def note_held(self, record: ModelRecord, before: Bytes, before_at: Iterable[str]) -> None:
-        """It held `before`, on those nodes."""
-        name = record.model.name
-        for device, size in before.items():
-            self.promised_sizes[device] = self.promised_sizes.get(device, 0) - size
-            self._holders.get(device, {}).pop(name, None)
-        self.changed.update(before_at)
-        for node in before_at:
-            self._there.get(node, {}).pop(name, None)
-        if record.held or record.phase != "absent":
-            for node in record.nodes:
-                self._there.setdefault(node, {})[name] = record
-        for device, size in record.held.items():
-            self.promised_sizes[device] = self.promised_sizes.get(device, 0) + size
-            self._holders.setdefault(device, {})[name] = record
-        self.changed |= record.nodes
+    def note_held(self, record: ModelRecord, before: Bytes) -> None:
+        """It held `before`."""
+        self.promised.subtract(before)
+        self.promised.update(record.held)
+        self.changed |= nodes_of(before) | record.nodes
 
     def note_asked(self, record: ModelRecord) -> None:
         """Its line changed, or whether it is wanted."""
         self.put(record, "asked", belongs=bool(record.line) or record.wanted)
+        self.put(record, "claims", belongs=record.is_claim)
         self.changed |= record.nodes
 
     def put(self, record: ModelRecord, group: Group, *, belongs: bool) -> None:

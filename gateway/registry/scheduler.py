@@ -392,7 +392,7 @@ class Scheduler:
 
     def _refuse_impossible(self) -> Iterator[Order]:
         """What would not fit even alone must not wait: pinned models may have come since it did."""
-        for claim in self._records.claims:
+        for claim in self._records.among("claims"):
             if (obstacle := self.room.obstacle(claim.model.name, claim.needs)) is not None:
                 claim.want(wanted=False)
                 claim.retrying = None

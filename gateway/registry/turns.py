@@ -159,7 +159,7 @@ class Turns(msgspec.Struct):
     def apply(self, rules: SwapConfig) -> None:
         """From now on these are the rules, and other budgets, perhaps."""
         self.rules = rules
-        for claim in self.records.claims:
+        for claim in self.records.among("claims"):
             claim.looked_at = None
 
     def shrink(self, now: float) -> None:
@@ -202,11 +202,11 @@ class Turns(msgspec.Struct):
             begun = claim.model.name in self._swaps
             return not begun, not late, age, not claim.wanted, -worth(claim), claim.oldest
 
-        return sorted(self.records.claims, key=rank)
+        return sorted(self.records.among("claims"), key=rank)
 
     def next_moment(self, now: float) -> float:
         """When time alone may change what `admit` does; never, if it can't."""
-        claims = self.records.claims
+        claims = self.records.among("claims")
         if not claims:
             self._moments.clear()
             return NEVER
@@ -292,8 +292,9 @@ class Turns(msgspec.Struct):
 
     def _nodes(self, need: Bytes) -> frozenset[str]:
         """Those that it is on, and those of who has its turn."""
-        turns = (device for device in need if device.startswith(TURN))
-        holders = (record for turn in turns for record in self.records.holders(turn))
+        turns = {device for device in need if device.startswith(TURN)}
+        records = self.records.values() if turns else ()
+        holders = (record for record in records if turns & record.held.keys())
         return nodes_of(need).union(*(record.nodes for record in holders))
 
     def _candidates(
@@ -302,7 +303,9 @@ class Turns(msgspec.Struct):
         """Models on these nodes that may be evicted for `claim`: none that is pinned, and none just
         loaded unless `claim` insists.
         """
-        for record in self.records.on(nodes):
+        for record in self.records.among("loaded", "parked"):
+            if record.nodes.isdisjoint(nodes):
+                continue
             if record.phase == "parked" and not record.is_claim:
                 yield candidate(record, now)
             if record.phase != "loaded" or record.model.pinned:
