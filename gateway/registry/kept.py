@@ -43,14 +43,6 @@ class Conversations:
         self.store = KeptStore(memory=self._limit(), folder=folder, disk=config.size)
         room.kept = lambda: self.store.memory
 
-    async def open(self) -> None:
-        """Find what is on disk."""
-        await to_thread.run_sync(self.store.open)
-
-    async def close(self) -> None:
-        """What is worth it goes to disk, if there is one."""
-        await to_thread.run_sync(self.store.close)
-
     def apply(self, config: KeptConfig) -> None:
         """From now on so much memory may be taken."""
         self._memory = config.memory

@@ -114,8 +114,9 @@ class Registry:
         self._planner.parking = self._config.swap.park
         await self._exits.enter_async_context(self._library.fleet)
         self.kept = Conversations(self._config.kept, self._scheduler.room)
-        await self.kept.open()
-        self._exits.push_async_callback(self.kept.close)  # behind the last unload
+        await to_thread.run_sync(self.kept.store.open)
+        # Behind the last unload.
+        self._exits.push_async_callback(to_thread.run_sync, self.kept.store.close)
         self._tasks = await self._exits.enter_async_context(companions())
         self._names.begin(self._tasks, self.supervisor)
         self._moves = Moves(

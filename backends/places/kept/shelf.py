@@ -9,6 +9,7 @@ Kept is what is worth more than it costs: the seconds that it saves, by how like
 byte. Age alone pushes nothing out, since the side jobs of an agent are always the newest.
 """
 
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
@@ -93,7 +94,7 @@ class Write(Order, frozen=True):
 
 
 class Read(Order, frozen=True):
-    """Its file is to be read into memory; then `came` or `lost` is called."""
+    """Its file is to be read into memory; then `came` or `drop` is called."""
 
 
 class Delete(Order, frozen=True):
@@ -148,7 +149,7 @@ class Shelf:
         self._paused_until = 0.0
         # By whose they are and how they begin.
         self._families = defaultdict[tuple[Origin, bytes], list[Entry]](list)
-        self._next = 1
+        self._numbers = itertools.count(1)
 
     @property
     def in_memory(self) -> int:
@@ -244,14 +245,14 @@ class Shelf:
             return []
         orders = [order for old in leaving for order in self._leave(old)]
         orders += [order for old in older for order in self.drop(old.number)]
-        entry.number = self._number()
+        entry.number = next(self._numbers)
         entry.in_memory = True
         self._add(entry)
         return orders
 
     def listed(self, entry: Entry) -> list[Order]:
         """A file of it was found. What there is no room or no use for goes."""
-        entry.number = self._number()
+        entry.number = next(self._numbers)
         if self.covers(entry.origin, entry.tokens) is not None:
             return [Delete(entry.number)]
         entry.pinned = entry.pinned and self._may_pin(entry)
@@ -288,10 +289,6 @@ class Shelf:
             entry.in_memory = entry.is_leaving = False
             orders.append(Release(number))
         return [*orders, *self._spare_disk(now)]
-
-    def lost(self, number: int) -> list[Order]:
-        """Its file can't be read."""
-        return self.drop(number) if number in self.entries else []
 
     def unwritten(self, now: float, number: int) -> list[Order]:
         """Its file can't be written. A full disk would take no other one: nothing is written for a
@@ -341,8 +338,9 @@ class Shelf:
         return [order for entry in leaving for order in self._leave(entry)]
 
     def drop(self, number: int) -> list[Order]:
-        """It is forgotten."""
-        entry = self.entries.pop(number)
+        """It is forgotten, if it wasn't: since its file can't be read, say."""
+        if (entry := self.entries.pop(number, None)) is None:
+            return []
         family = _family_of(entry.origin, entry.tokens)
         self._families[family].remove(entry)
         if not self._families[family]:
@@ -358,10 +356,6 @@ class Shelf:
             if one.pinned and one.origin.owner == entry.origin.owner and one not in older
         )
         return there + entry.size <= PINNED * self._usual
-
-    def _number(self) -> int:
-        self._next += 1
-        return self._next - 1
 
     def _add(self, entry: Entry) -> None:
         self.entries[entry.number] = entry

@@ -328,7 +328,7 @@ class KeptStore:
         except (Unusable, OSError) as error:
             self._folder.discard(path, error)
             with self._lock:
-                self._carry_out(self._shelf.lost(number))
+                self._carry_out(self._shelf.drop(number))
                 self._news.notify_all()
             return
         with self._lock:

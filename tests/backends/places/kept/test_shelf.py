@@ -283,7 +283,7 @@ class Shell:
         if not self.rng.randrange(5):
             self.disk.discard(number)
             gone = isinstance(order, Read)
-            self.take(self.shelf.lost(number) if gone else self.shelf.unwritten(now, number))
+            self.take(self.shelf.drop(number) if gone else self.shelf.unwritten(now, number))
         elif isinstance(order, Write):
             self.disk.add(number)
             self.take(self.shelf.written(now, number))
