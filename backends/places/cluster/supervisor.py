@@ -18,7 +18,6 @@ from backends.places.cluster.messages import NodeFacts
 from backends.places.nodes.listening import (
     ListenerSettings,
     Listening,
-    event_loop,
     listening,
     memory_here,
     new_token,
@@ -88,8 +87,7 @@ class Supervisor(Copies):
 
     def _listen(self) -> None:
         try:
-            with asyncio.Runner(loop_factory=event_loop) as runner:
-                runner.run(self._serve())
+            asyncio.run(self._serve())
         except Exception as error:  # noqa: BLE001 - whoever asks for it gets it
             if not self._listening.done():
                 self._listening.set_exception(error)

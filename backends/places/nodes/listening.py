@@ -22,8 +22,6 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 from weakref import WeakSet
@@ -517,13 +515,4 @@ def serve(
             tell(replace(listener, token=""))
             await ended.wait()
 
-    with asyncio.Runner(loop_factory=event_loop) as runner:
-        runner.run(run())
-
-
-def event_loop() -> asyncio.AbstractEventLoop:
-    """A step's frame costs a third of what it does with asyncio's own, where there is another."""
-    if find_spec("uvloop") is None:  # Windows
-        return asyncio.new_event_loop()
-    found: asyncio.AbstractEventLoop = import_module("uvloop").new_event_loop()
-    return found
+    asyncio.run(run())
