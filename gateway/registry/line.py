@@ -185,13 +185,12 @@ def refusal(model: str, order: Refuse) -> GatewayError:
             return QueueFull(order.reason, retry_after=order.retry_after)
         case "closing":
             return ShuttingDown(order.reason)
-        case "failed":
-            text = f"{model} could not be loaded: {order.reason}"
-            return ModelUnavailable(text, param="model", retry_after=order.retry_after)
-        case "broken":
-            text = f"{model} rests for a moment, its engine failed: {order.reason}"
-            return ModelUnavailable(text, param="model", retry_after=order.retry_after)
         case "removed":
             return ModelNotFound(order.reason, param="model")
-        case "too_large" | "unloaded":
-            return ModelUnavailable(order.reason, param="model", retry_after=order.retry_after)
+        case "failed":
+            text = f"{model} could not be loaded: {order.reason}"
+        case "broken":
+            text = f"{model} rests for a moment, its engine failed: {order.reason}"
+        case _:
+            text = order.reason
+    return ModelUnavailable(text, param="model", retry_after=order.retry_after)

@@ -36,10 +36,6 @@ class ModelNames:
         self._one_scans = anyio.Lock()  # a share that hangs takes one thread
         self._unknown = dict(library.unknown_names())  # they are reported at the start
 
-    def follow(self, library: ModelLibrary) -> None:
-        """From now on these models can be named."""
-        self.library = library
-
     def begin(self, tasks: TaskGroup, supervisor: Supervisor) -> None:
         """Scans run in `tasks`."""
         self._tasks, self._supervisor = tasks, supervisor

@@ -65,7 +65,7 @@ class Reconfiguration(RegistryParts, kw_only=True):
 
     def apply(self, prepared: PreparedModels, known: Mapping[str, Known]) -> None:
         """From now on these are the models; `known`: those there were."""
-        self.names.follow(prepared.library)
+        self.names.library = prepared.library
         for name in prepared.changes.removed:
             self._remove(name)
         for entry in prepared.library.entries():
