@@ -1,6 +1,7 @@
 """A day in minutes: two people chat, one sends documents, an agent works, on two models at once.
 
-    python -m benchmarks.day [MODEL.gguf [OTHER.gguf]] [--seconds 90] [--candidates ours "two, tuned" …]
+    python -m benchmarks.day [MODEL.gguf [OTHER.gguf]] [--seconds 90]
+                             [--candidates ours "two, tuned" …]
 
 Who chats writes 30 words, reads 48 tokens and pauses; documents have 1,000 words; the agent has a
 system prompt of 2,000 words and gets results of 150. Chats use the first model, the others the
