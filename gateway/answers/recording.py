@@ -1,15 +1,13 @@
 """The recording of one request for inspectors: its prompts, what the engine wrote, and what was
 made of it, noted where it passes.
 
-A note is a reference: a piece of the engine's and its events go into two lists, and every `FOLD`
-pieces become one text, so that a long answer is no crowd of small objects. What is noted is
-bounded; behind the bound nothing is, and `is_cut` says so. It knows neither who asked nor how long
-it took.
+Texts grow in buffers, so that a long answer is no crowd of small objects. What is noted is bounded;
+behind the bound nothing is, and `is_cut` says so. It knows neither who asked nor how long it took.
 """
 
 from array import array
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from io import StringIO
 from sys import getsizeof
 from typing import Any, Literal, TypeAlias
 
@@ -30,10 +28,9 @@ from gateway.terms.events import (
 )
 from gateway.terms.request import Unapplied
 
-FOLD = 256  # pieces that wait to become one text
 MOST_PIECES = 32_768  # of a choice
 MOST_TEXT = 1 << 20  # characters of a choice
-WAITING, PART = 512, 256  # about the bytes of a piece that waits, and of a part
+PART = 256  # about the bytes of a part, its text aside
 TOKEN = 36  # bytes of a token in a prompt: its number, and its place in the tuple
 
 NO_PIECE = Piece("")
@@ -109,22 +106,17 @@ class _OpenPart:
         self.kind = kind
         self.known_at = known_at
         self.opened = opened
-        self.texts: list[str] = []  # that wait to be joined
-        self.size = self.first = 0  # characters of the others, and of the first of all
+        self.first = 0
         self.is_whole = opened is None
-        self._joined: list[str] = []
+        self._text = StringIO()
 
-    def join(self) -> None:
-        if not self.texts:
-            return
-        self.first = self.first or len(self.texts[0])
-        self._joined.append("".join(self.texts))
-        self.size += len(self._joined[-1])
-        self.texts.clear()
+    def write(self, text: str) -> None:
+        self.first = self.first or len(text)
+        self._text.write(text)
 
     def seen(self) -> Part:
         return alike(Part, self)(
-            text="".join(self._joined),
+            text=self._text.getvalue(),
             name=self.opened.name if self.opened else "",
             id=self.opened.id if self.opened else "",
         )
@@ -136,11 +128,8 @@ class RecordedChoice:
     def __init__(self, prompt: int = 0, *, has_raw: bool = True) -> None:
         self._prompt = prompt
         self._has_raw = has_raw
-        self._pieces: list[Piece] = []  # that wait to be folded, and the events of each
-        self._events: list[Sequence[Event]] = []
-        self._raw: list[str] = []
-        self._written = self._said = 0  # characters, raw and as parts
-        self._folded = 0  # pieces
+        self._raw = StringIO()
+        self._pieces = self._written = self._said = 0  # so many; characters, raw and as parts
         self._lengths, self._counts, self._tokens = array("I"), array("I"), array("I")
         self._parts: list[_OpenPart] = []
         self._calls: dict[int, _OpenPart] = {}
@@ -149,13 +138,19 @@ class RecordedChoice:
         self.is_cut = False
 
     def add(self, piece: Piece, events: Sequence[Event]) -> None:
-        """A piece, and what it became. The hot path: two entries in lists."""
+        """A piece, and what it became."""
         if self.is_cut:
             return
-        self._pieces.append(piece)
-        self._events.append(events)
-        if len(self._pieces) >= FOLD:
-            self._fold()
+        self._pieces += 1
+        self._written += len(piece.text)
+        if self._has_raw:
+            self._raw.write(piece.text)
+            self._lengths.append(len(piece.text))
+            self._counts.append(len(piece.tokens))
+            self._tokens.extend(piece.tokens)
+        for event in events:
+            self._take(event)
+        self.is_cut = self._said > MOST_TEXT or self._pieces >= MOST_PIECES
 
     def more(self, events: Sequence[Event]) -> None:
         """Events that no piece of an engine here belongs to."""
@@ -172,16 +167,14 @@ class RecordedChoice:
     def size(self) -> int:
         """About so many bytes are held."""
         arrays = (self._lengths, self._counts, self._tokens)
-        texts = sum(map(getsizeof, self._raw))
-        waiting = WAITING * len(self._pieces) + PART * len(self._parts)
-        return texts + self._said + waiting + sum(map(getsizeof, arrays))
+        texts = self._written + self._said + PART * len(self._parts)
+        return texts + sum(map(getsizeof, arrays))
 
     def seen(self) -> Written:
         """All of it until now."""
-        self._fold()
         return Written(
             prompt=self._prompt,
-            raw="".join(self._raw) if self._has_raw else None,
+            raw=self._raw.getvalue() if self._has_raw else None,
             lengths=self._lengths[:],
             counts=self._counts[:],
             tokens=self._tokens[:],
@@ -191,60 +184,28 @@ class RecordedChoice:
             is_cut=self.is_cut,
         )
 
-    def _fold(self) -> None:
-        """The text that goes on, nearly all of it, is passed from list to list."""
-        pieces, self._pieces = self._pieces, []
-        noted, self._events = self._events, []
-        written = [piece.text for piece in pieces]
-        lengths = list(map(len, written))
-        kind, texts = self._open_text()
-        for number, events in enumerate(noted):
-            for event in events:
-                if type(event) is kind:
-                    texts.append(event.text)  # type: ignore[union-attr] # of that kind
-                    continue
-                self._take(event, self._written + sum(lengths[: number + 1]))
-                kind, texts = self._open_text()
-        self._keep(written, lengths, [piece.tokens for piece in pieces])
-
-    def _open_text(self) -> tuple[type[Event] | None, list[str]]:
-        """Events of which kind go on with which texts."""
-        if not self._parts or self._parts[-1].kind == "call":
-            return None, []
-        kind = Reasoning if self._parts[-1].kind == "reasoning" else Content
-        return kind, self._parts[-1].texts
-
-    def _keep(self, written: list[str], lengths: list[int], tokens: list[tuple[int, ...]]) -> None:
-        self._written += sum(lengths)
-        self._folded += len(written)
-        for part in self._parts:
-            part.join()
-        self._said = sum(part.size for part in self._parts)
-        if self._has_raw:
-            self._raw.append("".join(written))
-            self._lengths.extend(lengths)
-            self._counts.extend(map(len, tokens))
-            self._tokens.extend(chain.from_iterable(tokens))
-        self.is_cut = self._said > MOST_TEXT or self._folded >= MOST_PIECES
-
-    def _take(self, event: Event, written: int) -> None:
+    def _take(self, event: Event) -> None:
         match event:
             case Reasoning(text) | Content(text):
                 kind: PartKind = "reasoning" if isinstance(event, Reasoning) else "content"
                 if not self._parts or self._parts[-1].kind != kind:
-                    self._parts.append(_OpenPart(kind, written))
-                self._parts[-1].texts.append(text)
+                    self._parts.append(_OpenPart(kind, self._written))
+                self._grow(self._parts[-1], text)
             case ToolOpened(index=index):
-                self._calls[index] = part = _OpenPart("call", written, event)
+                self._calls[index] = part = _OpenPart("call", self._written, event)
                 self._parts.append(part)
             case ArgumentsGrown(index, fragment):
                 if index in self._calls:
-                    self._calls[index].texts.append(fragment)
+                    self._grow(self._calls[index], fragment)
             case ToolClosed(index):
                 if index in self._calls:
                     self._calls[index].is_whole = True
             case Finished():
                 self._finished = event
+
+    def _grow(self, part: _OpenPart, text: str) -> None:
+        part.write(text)
+        self._said += len(text)
 
 
 def spans(written: Written) -> list[Span]:

@@ -3,7 +3,7 @@
 import pytest
 
 from backends.contract.protocol import Ended, Piece
-from gateway.answers.recording import FOLD, MOST_PIECES, RecordedChoice, Recording, Terms, spans
+from gateway.answers.recording import MOST_PIECES, RecordedChoice, Recording, Terms, spans
 from gateway.terms.events import (
     ArgumentsGrown,
     Content,
@@ -76,10 +76,10 @@ def test_text_that_was_changed_on_its_way_is_a_markers() -> None:
 
 def test_a_long_answer_is_no_crowd_of_objects() -> None:
     made = RecordedChoice()
-    for number in range(10 * FOLD):
+    for number in range(2_560):
         made.add(Piece("ab", (number,)), [Content("ab")])
-    assert made.size < 10 * FOLD * 32
-    assert made.seen().parts[0].text == "ab" * 10 * FOLD
+    assert made.size < 2_560 * 32
+    assert made.seen().parts[0].text == "ab" * 2_560
 
 
 def test_behind_its_bound_nothing_is_noted_but_the_end() -> None:
