@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any, TypeAlias
 
-import msgspec
 from jsonschema import Draft202012Validator, ValidationError, validators
 from referencing import Registry
 
@@ -32,70 +31,41 @@ Errors: TypeAlias = Iterable[ValidationError]
 Keyword: TypeAlias = Callable[[Any, Any, Any, Any], Errors | None]
 
 
-class Passed(msgspec.Struct, frozen=True):
-    """The answer satisfies its schema."""
-
-
-class Failed(msgspec.Struct, frozen=True):
-    """It doesn't: at `place` of the answer (`$.size[0]`) `keyword` of the schema isn't satisfied.
-    `keyword` is "" where it is no JSON at all.
-    """
-
-    place: str
-    keyword: str
-
-    def __str__(self) -> str:
-        return f'{self.place}: "{self.keyword}" is not satisfied' if self.keyword else "not JSON"
-
-
-class Repeated(msgspec.Struct, frozen=True):
-    """It doesn't, whatever its schema is: an object in it has a name twice, which no grammar of
-    free names prevents, and of which parsers keep one value.
-    """
-
-    name: str
-
-    def __str__(self) -> str:
-        return f"the name {self.name!r:.100} comes twice in an object"
-
-
-class Unchecked(msgspec.Struct, frozen=True):
-    """Given up, with the reason."""
-
-    why: str
-
-    def __str__(self) -> str:
-        return f"not checked: {self.why}"
-
-
-Verdict: TypeAlias = Passed | Failed | Repeated | Unchecked
-
-
 class _GivenUp(Exception):
     """Too much work."""
 
 
 class _NameRepeated(Exception):
-    """`args[0]` in one object."""
+    """An object has a name twice, which no grammar of free names prevents, and of which parsers
+    keep one value.
+    """
 
 
-def verdict(check: Check, text: str, work: int = WORK) -> Verdict:
-    """Whether `text` is JSON that satisfies `check`; unknown after so many units of work."""
+def fault_of(check: Check, text: str, work: int = WORK) -> str | None:
+    """How `text` misses its schema, or why that can't be decided in so many units of work; None
+    where it satisfies it.
+    """
     try:
         error = next(_Run(check, work).validator().iter_errors(_decoded(text)), None)
     except json.JSONDecodeError:
-        return Failed("$", "")
+        return "not JSON"
     except _NameRepeated as repeated:
-        return Repeated(repeated.args[0])
+        return f"the name {repeated.args[0]!r:.100} comes twice in an object"
     except RecursionError:
-        return Unchecked("nested too deeply")
+        return unchecked("nested too deeply")
     except (OverflowError, ValueError):
-        return Unchecked("half a surrogate pair, or a number out of range")
+        return unchecked("half a surrogate pair, or a number out of range")
     except (_GivenUp, UnusablePattern) as reason:
-        return Unchecked(str(reason))
+        return unchecked(reason)
     if error is None:
-        return Passed()
-    return Failed(path(error.absolute_path), str(error.validator or "false"))
+        return None
+    keyword = error.validator or "false"
+    return f'{path(error.absolute_path)}: "{keyword}" is not satisfied'
+
+
+def unchecked(why: object) -> str:
+    """What is said of an answer whose check was given up."""
+    return f"not checked: {why}"
 
 
 def _decoded(text: str) -> Any:
@@ -113,12 +83,6 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         ((name, _),) = Counter(name for name, _ in pairs).most_common(1)
         raise _NameRepeated(name)
     return members
-
-
-def fault_of(check: Check, text: str, work: int = WORK) -> str | None:
-    """How `text` misses its schema, or why that can't be decided; None where it satisfies it."""
-    found = verdict(check, text, work)
-    return None if isinstance(found, Passed) else str(found)
 
 
 class _Run:

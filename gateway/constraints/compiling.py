@@ -19,7 +19,7 @@ from backends.contract.conversation import (
     StructuralTags,
 )
 from backends.contract.grammar_limits import parser_limits
-from gateway.constraints.checking import SECONDS, Unchecked, fault_of
+from gateway.constraints.checking import SECONDS, fault_of, unchecked
 from gateway.constraints.grammars import (
     Check,
     Entry,
@@ -78,7 +78,7 @@ def fault_unconstrained(shape: Shape, text: str) -> str | None:
                 return fault_of(Check(read(schema, field).check), text)
         return _fault(grammar_of(shape), text)
     except InvalidRequest as error:
-        return str(Unchecked(error.message))
+        return unchecked(error.message)
 
 
 def _fault(grammar: ShapeGrammar, text: str) -> str | None:
@@ -89,9 +89,9 @@ def _fault(grammar: ShapeGrammar, text: str) -> str | None:
         some = list(written[start : start + AT_ONCE])
         taken = matcher.try_consume_tokens(some)
         if matcher.is_error():
-            return str(Unchecked("the check takes too long"))
+            return unchecked("the check takes too long")
         if taken < len(some):
             return f"it isn't of the shape from byte {start + taken} on"
         if time.thread_time() > until:
-            return str(Unchecked("the check takes too long"))
+            return unchecked("the check takes too long")
     return None if matcher.is_accepting() else "it ends before its shape is whole"

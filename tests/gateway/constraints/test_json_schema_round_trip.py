@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.constraints.checking import Failed, Passed, verdict
+from gateway.constraints.checking import fault_of
 from tests.gateway.constraints.machine import Machine, cases, schema
 
 # A schema, and a value that satisfies it.
@@ -101,7 +101,7 @@ def test_what_satisfies_a_schema_is_taken(pair: Pair) -> None:
     assert made.check is not None
 
     assert made.relaxed == ()
-    assert verdict(made.check, json.dumps(value)) == Passed()
+    assert fault_of(made.check, json.dumps(value)) is None
     assert takes(Machine(made.text), value)
 
 
@@ -112,7 +112,7 @@ def test_a_text_that_a_regex_is_found_in_is_taken(pair: Pair) -> None:
     made = schema(document)
     assert made.check is not None
 
-    assert takes(Machine(made.text), value) == (verdict(made.check, json.dumps(value)) == Passed())
+    assert takes(Machine(made.text), value) == (fault_of(made.check, json.dumps(value)) is None)
 
 
 @settings(deadline=None, max_examples=50)
@@ -122,7 +122,7 @@ def test_what_a_grammar_writes_satisfies_its_schema(pair: Pair, random: Random) 
     assert made.check is not None
     text = Machine(made.text).writes(random)
 
-    assert text is None or verdict(made.check, text) == Passed()
+    assert text is None or fault_of(made.check, text) is None
 
 
 def test_what_grammars_of_the_field_write_satisfies_their_schemas() -> None:
@@ -131,6 +131,7 @@ def test_what_grammars_of_the_field_write_satisfies_their_schemas() -> None:
         made = schema(case.schema)
         assert made.check is not None
         text = None if made.relaxed else Machine(made.text).writes(Random(case.id), 400)
-        if text is not None and isinstance(verdict(made.check, text), Failed):
+        fault = None if text is None else fault_of(made.check, text)
+        if fault is not None and not fault.startswith(("not checked", "the name")):
             wrong.append((case.id, text))
     assert wrong == []
