@@ -155,11 +155,9 @@ def destination(headers: Headers, head: str, calls: Calls) -> Phase | str | None
 class Stretch:
     """The stretch of text being written, and what was written of either kind before."""
 
-    __slots__ = ("_events", "_fresh", "_shell", "begun", "kind", "margin", "written")
-
     def __init__(self, events: list[Event], kind: type[Reasoning | Content]) -> None:
         self._events = events
-        self.margin: list[str] = []  # white space that waits
+        self._margin: list[str] = []  # white space that waits
         self._fresh = False  # a marker was the last that came
         self._shell = False  # the margin holds a closing shell
         self.written: set[type[Reasoning | Content]] = set()  # of these text was delivered
@@ -169,7 +167,7 @@ class Stretch:
     @property
     def waiting(self) -> int:
         """Bytes of text that wait."""
-        return sum(len(text.encode()) for text in self.margin)
+        return sum(len(text.encode()) for text in self._margin)
 
     def write(self, text: str) -> None:
         """Delivers text, except white space at its end and after a marker."""
@@ -179,35 +177,35 @@ class Stretch:
                 return
             self._fresh = False
             if self.kind in self.written:
-                self.margin.append("\n")
+                self._margin.append("\n")
         body = text.rstrip()
         if body:
-            self._events.append(self.kind("".join((*self.margin, body))))
+            self._events.append(self.kind("".join((*self._margin, body))))
             self.written.add(self.kind)
-            self.margin.clear()
+            self._margin.clear()
             self._shell = False
             self.begun = True
         if len(body) < len(text):
-            self.margin.append(text[len(body) :])
+            self._margin.append(text[len(body) :])
 
     def write_shell(self, text: str) -> None:
         """Holds a closing shell: it is one only if no more text follows."""
         self._fresh = False
-        self.margin.append(text)
+        self._margin.append(text)
         self._shell = True
 
     def turn(self, kind: type[Reasoning | Content]) -> None:
         """A marker ends this stretch; the next one is of `kind`."""
-        self.margin.clear()
+        self._margin.clear()
         self._shell = self.begun = False
         self._fresh = True
         self.kind = kind
 
     def end(self) -> None:
         """The output is over: white space at its end belongs to the text before it."""
-        if self.begun and self.margin and not self._shell:
-            self._events.append(self.kind("".join(self.margin)))
-        self.margin.clear()
+        if self.begun and self._margin and not self._shell:
+            self._events.append(self.kind("".join(self._margin)))
+        self._margin.clear()
 
 
 class Splitter:
@@ -250,8 +248,6 @@ class Splitter:
         self._reasoned = False  # reasoning was opened, by the prompt or by the model, and closed
         self.damaged = False  # a call broke off
         self._warning: str | None = None
-        self._in_text = False
-        self._flowing: re.Pattern[str] | None = None  # what text may not hold to pass unread
         self._parsing = self._run()
 
     @property
@@ -266,17 +262,9 @@ class Splitter:
 
     def feed(self, text: str) -> list[Event]:
         """The events of some more output."""
-        if self._flowing is not None and self._flowing.search(text) is None:
-            # Without a character that begins a marker, while text flows: most of all text.
-            if not (self._stretch.margin or text[-1:].isspace()):
-                return [self._stretch.kind(text)] if text else []
-            self._stretch.write(text)
-            return self._take()
         self._reader.append(text)
         next(self._parsing)
         self._calls.flush()
-        flows = self._in_text and self._reader.drained and self._stretch.begun
-        self._flowing = self._tables[self._phase].markers.first if flows else None
         return self._take()
 
     def finish(self, reason: FinishReason) -> list[Event]:
@@ -309,10 +297,11 @@ class Splitter:
         yield from self._opening()
         while True:
             yield from self._unmarked_call()
-            marker = yield from self._text()
+            table = self._tables[self._phase]
+            marker = yield from self._reader.until(table.markers, self._stretch.write)
             if not marker:
                 return
-            match self._tables[self._phase].actions[marker]:
+            match table.actions[marker]:
                 case PhaseChange() as step:
                     self._take_step(step, marker)
                 case Headers() as headers:
@@ -331,15 +320,6 @@ class Splitter:
             if not (yield from self._reader.accept(shells)) and self._parse_tools:
                 for syntax in self._format.syntaxes:
                     yield from self._call(syntax, implied, spelled="")
-
-    def _text(self) -> Parsing[str]:
-        """Delivers text up to the next marker of the phase, which is returned; "" at the end."""
-        self._in_text = True
-        marker = yield from self._reader.until(
-            self._tables[self._phase].markers, self._stretch.write
-        )
-        self._in_text = False
-        return marker
 
     def _take_step(self, step: PhaseChange, marker: str) -> None:
         if not self._applies(step):

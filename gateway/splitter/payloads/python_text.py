@@ -34,7 +34,7 @@ def as_json(text: str) -> str | None:
         next(copy_nested(reader, ArgumentsWriter(written.append), STRICT), None)
     except Malformed:
         return None
-    return "".join(written) if reader.drained else None
+    return "".join(written) if reader.over else None
 
 
 def _key(reader: Reader) -> Parsing[str]:

@@ -24,21 +24,13 @@ from typing import TypeAlias, TypeVar
 
 
 class Markers:
-    """Finds the first of several texts; of those that start at the same place, the longest.
-
-    `first` finds a character that begins one of them: text without any needs no search.
-    """
-
-    __slots__ = ("_longest", "_pattern", "_prefixes", "first", "texts")
+    """Finds the first of several texts; of those that start at the same place, the longest."""
 
     def __init__(self, texts: tuple[str, ...]) -> None:
-        self.texts = tuple(sorted(set(texts), key=len, reverse=True))
-        self._longest = len(self.texts[0]) if self.texts else 0
-        self._prefixes = frozenset(text[:end] for text in self.texts for end in range(1, len(text)))
-        nothing = r"(?!)"
-        self._pattern = re.compile("|".join(map(re.escape, self.texts)) or nothing)
-        first = "".join(sorted({text[0] for text in self.texts}))
-        self.first = re.compile(f"[{re.escape(first)}]" if first else nothing)
+        longest_first = sorted(texts, key=len, reverse=True)
+        self._longest = max(map(len, texts), default=0)
+        self._prefixes = frozenset(text[:end] for text in texts for end in range(1, len(text)))
+        self._pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
 
     def search(self, text: str, start: int) -> re.Match[str] | None:
         """The first marker at or after `start`."""
@@ -47,10 +39,8 @@ class Markers:
     def held_from(self, text: str, start: int) -> int:
         """Where the longest tail begins that is a proper prefix of a marker; the end if none is."""
         begin = max(start, len(text) - self._longest + 1)
-        for found in self.first.finditer(text, begin):
-            if text[found.start() :] in self._prefixes:
-                return found.start()
-        return len(text)
+        ends = (at for at in range(begin, len(text)) if text[at:] in self._prefixes)
+        return next(ends, len(text))
 
 
 @lru_cache(maxsize=512)
@@ -82,8 +72,6 @@ class Reader:
     be no call.
     """
 
-    __slots__ = ("_before", "_keeping", "_kept", "_mark", "at", "ended", "text")
-
     def __init__(self) -> None:
         self.text = ""
         self.at = 0
@@ -108,11 +96,6 @@ class Reader:
         self.ended = True
 
     @property
-    def drained(self) -> bool:
-        """Everything that has come is read."""
-        return self.at == len(self.text)
-
-    @property
     def waiting(self) -> int:
         """Bytes that are unread, or on record. Linear in the record."""
         record = self.kept() if self._keeping else ""
@@ -121,7 +104,7 @@ class Reader:
     @property
     def over(self) -> bool:
         """Everything is read and no more will come."""
-        return self.ended and self.drained
+        return self.ended and self.at == len(self.text)
 
     def keep(self, already_read: str = "") -> None:
         """Starts the record anew, with `already_read` in front."""
@@ -167,8 +150,6 @@ class Reader:
 
     def space(self) -> Parsing[str]:
         """White space, possibly none."""
-        if self.at < len(self.text) and not self.text[self.at].isspace():
-            return ""  # at once: nearly always there is none
         return (yield from self._gathered(SPACE, sys.maxsize))
 
     def spaced(self, parsing: Parsing[Result]) -> Parsing[Result]:
@@ -180,19 +161,15 @@ class Reader:
 
     def _gathered(self, pattern: re.Pattern[str], most: int) -> Parsing[str]:
         """The longest stretch of `pattern`, though not more than `most` characters."""
-        taken: StringIO | None = None
+        taken = StringIO()
         while True:
             found = pattern.match(self.text, self.at, min(len(self.text), self.at + most))
             assert found is not None  # it may be empty
             self.at = found.end()
             most -= len(found[0])
-            if taken is not None:
-                taken.write(found[0])
+            taken.write(found[0])
             if self.at < len(self.text) or self.ended or not most:
-                return found[0] if taken is None else taken.getvalue()
-            if taken is None:  # as is rare: most words come whole
-                taken = StringIO()
-                taken.write(found[0])
+                return taken.getvalue()
             yield
 
     def looking_at(self, texts: tuple[str, ...]) -> Parsing[str]:
@@ -247,11 +224,8 @@ class Reader:
         Only the longest tail that may still become a marker waits for more.
         """
         while True:
-            if markers.first.search(self.text, self.at) is None:
-                found, held = None, len(self.text)
-            else:
-                found = markers.search(self.text, self.at)
-                held = len(self.text) if self.ended else markers.held_from(self.text, self.at)
+            found = markers.search(self.text, self.at)
+            held = len(self.text) if self.ended else markers.held_from(self.text, self.at)
             if found is not None and (self.ended or found.start() < held):
                 self._pass(found.start(), sink)
                 self.at = found.end()
