@@ -1,19 +1,12 @@
-"""Writes one JSON value in fragments that can always be closed to valid JSON, and copies what is
-nested in any notation of objects and arrays.
+"""Writes one JSON value in fragments that can always be closed to valid JSON.
 
 Every payload parser writes through this, so arguments are valid JSON by construction. A key waits
 for its value and a comma for what follows it: there is never one to take back.
-
-What is open is a list of closing brackets, not a stack of parsers that call themselves: so no depth
-that a model writes is a depth of the interpreter, and a piece of text costs the same however deep
-it stands. `ArgumentsWriter` says how deep a value may be.
 """
 
 from collections.abc import Callable
 
-import msgspec
-
-from gateway.splitter.payloads.reading import Malformed, Parsing, Reader
+from gateway.splitter.payloads.reading import Malformed
 
 DEEPEST = 100  # nesting levels: readers of the arguments may recurse
 
@@ -79,55 +72,3 @@ class ArgumentsWriter:
         self.begun = True
         self._sink(self._separator + self._key + text)
         self._key = ""
-
-
-_CLOSING = {"{": "}", "[": "]", "(": ")"}
-
-
-class Notation(msgspec.Struct, frozen=True):
-    """How one syntax writes what is in objects and arrays, which `brackets` open. `key` reads a
-    key, as the inside of a JSON string; `leaf` copies a value that holds no other. Both raise
-    Malformed at what is none.
-    """
-
-    brackets: tuple[str, ...]
-    key: Callable[[Reader], Parsing[str]]
-    leaf: Callable[[Reader, ArgumentsWriter], Parsing[None]]
-
-
-def copy_nested(
-    reader: Reader, writer: ArgumentsWriter, notation: Notation, *, in_object: bool = False
-) -> Parsing[None]:
-    """Copies one value; `in_object`: the rest of an object after its "{", which is written. Raises
-    Malformed at what is none, and where it is nested too deep.
-    """
-    closers = ["}"] if in_object else []  # of what is open
-    fresh = True  # the innermost has just been opened, or a comma came: a value may follow
-    while True:
-        if closers and (yield from _ends(reader, closers[-1], fresh=fresh)):
-            writer.close()
-            closers.pop()
-            fresh = False
-        elif not fresh:
-            fresh = True
-        else:
-            if closers and closers[-1] == "}":
-                writer.key((yield from notation.key(reader)))
-                yield from reader.spaced(reader.expect(":"))
-            bracket = yield from reader.accept(notation.brackets)
-            if bracket:
-                writer.open("{" if bracket == "{" else "[")
-                closers.append(_CLOSING[bracket])
-            else:
-                yield from notation.leaf(reader, writer)
-                fresh = False
-        if not closers:
-            return
-
-
-def _ends(reader: Reader, closer: str, *, fresh: bool) -> Parsing[bool]:
-    """Whether what is open ends here; otherwise a comma is read, unless the place is fresh."""
-    yield from reader.space()
-    if fresh:
-        return bool((yield from reader.accept((closer,))))
-    return (yield from reader.expect(",", closer)) != ","

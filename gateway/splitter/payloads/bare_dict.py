@@ -1,17 +1,15 @@
 """Calls as `call:N{key:value,..}` with bare keys: Gemma 4 and FunctionGemma."""
 
 import re
-from collections.abc import Callable, Sequence
-from functools import partial
-from io import StringIO
+from collections.abc import Sequence
 
 from gateway.constraints.lark import Lark, literal, one_of, pattern_of
 from gateway.constraints.schemas import StringValue
 from gateway.constraints.values import GrammarNotation, Values
 from gateway.splitter.payloads import json_text, raw
-from gateway.splitter.payloads.arguments import ArgumentsWriter, Notation, copy_nested
 from gateway.splitter.payloads.calls import Calls
 from gateway.splitter.payloads.elements import copy_text
+from gateway.splitter.payloads.json_text import Notation, Sink, copy_nested
 from gateway.splitter.payloads.named_json import NAME
 from gateway.splitter.payloads.reading import Parsing, Reader
 from gateway.splitter.payloads.syntax import BareDictCalls
@@ -31,40 +29,18 @@ def parse(reader: Reader, calls: Calls, syntax: BareDictCalls) -> Parsing[None]:
     yield from reader.expect("{")
     writer = calls.open(name)
     writer.open("{")
-    quote = syntax.quote
-    notation = Notation(("{", "["), partial(_key, quote=quote), partial(_leaf, quote=quote))
+    quotes = (syntax.quote, '"')
+    notation = Notation(quotes=quotes, copy_string=_copy_string, word=_BARE, key=_KEY)
     yield from copy_nested(reader, writer, notation, in_object=True)
     calls.close()
     yield from reader.space()
     yield from reader.accept_close(syntax.closers)
 
 
-def _key(reader: Reader, *, quote: str) -> Parsing[str]:
-    """A key, bare or in quote marks, as the inside of a JSON string."""
-    if not (yield from reader.accept((quote,))):
-        return json_text.escaped((yield from reader.run(_KEY)).strip().strip("\"'"))
-    text = StringIO()
-    yield from _copy_quoted(reader, quote, text.write)
-    return text.getvalue()
-
-
-def _leaf(reader: Reader, writer: ArgumentsWriter, *, quote: str) -> Parsing[None]:
-    """A string, a number or a word; any other bare text is a string."""
-    if mark := (yield from reader.accept((quote, '"'))):
-        writer.begin_string()
-        yield from _copy_quoted(reader, mark, writer.string)
-        writer.end_string()
-        return
-    text = (yield from reader.run(_BARE)).strip()
-    if not text or reader.over:
-        raise reader.fault("no value")
-    writer.scalar(json_text.scalar(text) or f'"{json_text.escaped(text)}"')
-
-
-def _copy_quoted(reader: Reader, mark: str, sink: Callable[[str], object]) -> Parsing[None]:
-    """Hands over text up to the quote mark that ends it, as the inside of a JSON string."""
+def _copy_string(reader: Reader, mark: str, sink: Sink) -> Parsing[None]:
+    """Between the syntax's own marks there are no escapes."""
     if mark == '"':
-        return json_text.copy_string(reader, sink)
+        return json_text.copy_string(reader, mark, sink)
     frame = raw.Frame((mark,), _FOLLOWERS)
     return copy_text(reader, frame, lambda text: sink(json_text.escaped(text)))
 

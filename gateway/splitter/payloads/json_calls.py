@@ -15,7 +15,7 @@ import msgspec
 from gateway.constraints.lark import SPACE, Lark, literal, one_of, pattern_of
 from gateway.constraints.values import BETWEEN, COLON, COMMA
 from gateway.splitter.payloads import json_text
-from gateway.splitter.payloads.arguments import ArgumentsWriter, copy_nested
+from gateway.splitter.payloads.arguments import ArgumentsWriter
 from gateway.splitter.payloads.calls import Calls
 from gateway.splitter.payloads.reading import Malformed, Parsing, Reader
 from gateway.splitter.payloads.syntax import JsonCalls
@@ -116,7 +116,7 @@ class _Call(msgspec.Struct, eq=False):
             raise self._reader.fault(f"{key[:60]!r} is no key of a call")
         else:
             nowhere = ArgumentsWriter(lambda _fragment: None)
-            yield from copy_nested(self._reader, nowhere, json_text.LENIENT)
+            yield from json_text.copy_nested(self._reader, nowhere)
             # Beside arguments such a key is left out; without them there is no call.
             if key not in _FORMALITIES:
                 self._stranger = key

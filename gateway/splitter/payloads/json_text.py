@@ -1,25 +1,26 @@
-"""JSON as models write it, copied to an ArgumentsWriter as it arrives. Knows nothing of calls.
+"""JSON as models write it, and other notations of objects and arrays, copied to an ArgumentsWriter
+as they arrive. Knows nothing of calls.
+
+What is open is a list of closing brackets, not a stack of parsers that call themselves: so no depth
+that a model writes is a depth of the interpreter, and a piece of text costs the same however deep
+it stands. `ArgumentsWriter` says how deep a value may be.
 
 Strict where it has to be (what is written is valid JSON, RFC 8259) and lenient where models are
 sloppy: raw control characters in strings, unknown escapes, trailing commas, Python's True, False
-and None. In a call (`lenient`) a bare word that is no JSON (`12px`, `Oslo`, `NaN`) is a string, as
-it is where a schema types bare text.
+and None. In a call a bare word that is no JSON (`12px`, `Oslo`, `NaN`) is a string, as it is where
+a schema types bare text.
 """
 
 import json
 import math
 import re
 from collections.abc import Callable
-from functools import partial
 from io import StringIO
-from typing import Any
+from typing import Any, TypeAlias
 
-from gateway.splitter.payloads.arguments import (
-    DEEPEST,
-    ArgumentsWriter,
-    Notation,
-    copy_nested,
-)
+import msgspec
+
+from gateway.splitter.payloads.arguments import DEEPEST, ArgumentsWriter
 from gateway.splitter.payloads.reading import LONGEST, Parsing, Reader
 
 WORDS = {
@@ -30,8 +31,8 @@ NUMBER = re.compile(r"-?(?:0|[1-9]\d*+)(?:\.\d++)?+(?:[eE][+-]?\d++)?+", re.ASCI
 SCALAR = re.compile(r"[\w.+-]*+")
 _INTEGER = re.compile(r"[+-]?\d++", re.ASCII)
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
-_PLAIN = re.compile(r'[^"\\\x00-\x1f]++')
-_CONTROL = re.compile(r"[\x00-\x1f]++")
+_PLAIN = {mark: re.compile(rf"[^{mark}\\]++") for mark in "'\""}
+_CLOSING = {"{": "}", "[": "]", "(": ")"}
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
 HEX = re.compile(r"[0-9a-fA-F]")
 _HIGH_SURROGATE = re.compile(r"\\u[dD][89abAB]..")
@@ -68,74 +69,11 @@ def scalar(text: str) -> str | None:
     return WORDS.get(text) or number(text)
 
 
-def _key(reader: Reader) -> Parsing[str]:
-    yield from reader.expect('"')
-    return (yield from read_string(reader))
+Sink: TypeAlias = Callable[[str], object]
+CopyString: TypeAlias = Callable[[Reader, str, Sink], Parsing[None]]
 
 
-def _leaf(reader: Reader, writer: ArgumentsWriter, *, lenient: bool) -> Parsing[None]:
-    if (yield from reader.accept(('"',))):
-        writer.begin_string()
-        yield from copy_string(reader, writer.string)
-        writer.end_string()
-    else:
-        yield from copy_word(reader, writer, lenient=lenient)
-
-
-STRICT, LENIENT = (
-    Notation(("{", "["), _key, partial(_leaf, lenient=lenient)) for lenient in (False, True)
-)
-
-
-def copy_arguments(reader: Reader, begin: Callable[[], ArgumentsWriter]) -> Parsing[None]:
-    """Copies an object, bare words as strings, to what `begin` gives once it has visibly begun."""
-    yield from reader.expect("{")
-    yield from reader.space()
-    if not (yield from reader.looking_at(('"', "}"))):
-        raise reader.fault("no arguments object")
-    writer = begin()
-    writer.open("{")
-    yield from copy_nested(reader, writer, LENIENT, in_object=True)
-
-
-def copy_word(reader: Reader, writer: ArgumentsWriter, *, lenient: bool) -> Parsing[None]:
-    """Copies a bare word or number. Raises Malformed at what is none, and where it may be cut."""
-    word = yield from reader.run(SCALAR)
-    value = scalar(word)
-    if value is None and lenient and word:
-        value = f'"{escaped(word)}"'
-    if value is None or reader.over:
-        raise reader.fault(f"{word[:60]!r} is no value")
-    writer.scalar(value)
-
-
-def read_string(reader: Reader) -> Parsing[str]:
-    """The rest of a string after its opening quote, as the inside of a JSON string."""
-    text = StringIO()
-    yield from copy_string(reader, text.write)
-    return text.getvalue()
-
-
-def copy_string(reader: Reader, sink: Callable[[str], object]) -> Parsing[None]:
-    """As `read_string`, handed over as it arrives, never in the middle of an escape."""
-    while True:
-        if found := _PLAIN.match(reader.text, reader.at):  # first: most of all text
-            reader.at = found.end()
-            sink(found.group())
-        if not (character := (yield from reader.peek())):
-            break
-        if character == '"':
-            reader.at += 1
-            return
-        if character == "\\":
-            yield from _copy_escape(reader, sink)
-        elif found := _CONTROL.match(reader.text, reader.at):
-            reader.at = found.end()
-            sink(escaped(found.group()))
-    raise reader.fault("a string is not closed")
-
-
-def _copy_escape(reader: Reader, sink: Callable[[str], object]) -> Parsing[None]:
+def _copy_escape(reader: Reader, sink: Sink) -> Parsing[None]:
     """Hands over one escape; with the first half of a surrogate pair the second, if it follows."""
     waiting = ""
     while True:
@@ -172,6 +110,129 @@ def digits_of(reader: Reader, digit: re.Pattern[str], most: int) -> Parsing[str]
         digits += reader.text[reader.at]
         reader.at += 1
     return digits
+
+
+def copy_string(
+    reader: Reader,
+    mark: str,
+    sink: Sink,
+    *,
+    escape: Callable[[Reader, Sink], Parsing[None]] = _copy_escape,
+) -> Parsing[None]:
+    """Hands over the rest of a string after its quote mark, as the inside of a JSON string, as it
+    arrives, never in the middle of an escape, of which `escape` copies one.
+    """
+    plain = _PLAIN[mark[0]]
+    while character := (yield from reader.peek()):
+        if character == "\\":
+            yield from escape(reader, sink)
+        elif found := plain.match(reader.text, reader.at):
+            reader.at = found.end()
+            sink(escaped(found.group()))
+        elif (yield from reader.accept((mark,))):
+            return
+        else:
+            reader.at += 1  # one or two quotes inside a triple-quoted string
+            sink(escaped(character))
+    raise reader.fault("a string is not closed")
+
+
+def read_string(reader: Reader, mark: str = '"', copy: CopyString = copy_string) -> Parsing[str]:
+    """The rest of a string after its quote mark, as the inside of a JSON string."""
+    text = StringIO()
+    yield from copy(reader, mark, text.write)
+    return text.getvalue()
+
+
+class Notation(msgspec.Struct, frozen=True, kw_only=True):
+    """How one syntax writes what is in objects and arrays, which `brackets` open. A string stands
+    between `quotes`; `copy_string` copies the rest of it. `word`: what other values are made of;
+    `lenient`: what is no JSON is a string. `key`: what keys without quotes are made of; None: there
+    are none.
+    """
+
+    brackets: tuple[str, ...] = ("{", "[")
+    quotes: tuple[str, ...] = ('"',)
+    copy_string: CopyString = copy_string
+    word: re.Pattern[str] = SCALAR
+    lenient: bool = True
+    key: re.Pattern[str] | None = None
+
+
+JSON = Notation()
+
+
+def copy_nested(
+    reader: Reader, writer: ArgumentsWriter, notation: Notation = JSON, *, in_object: bool = False
+) -> Parsing[None]:
+    """Copies one value; `in_object`: the rest of an object after its "{", which is written. Raises
+    Malformed at what is none, and where it is nested too deep.
+    """
+    closers = ["}"] if in_object else []  # of what is open
+    fresh = True  # the innermost has just been opened, or a comma came: a value may follow
+    while True:
+        if closers and (yield from _ends(reader, closers[-1], fresh=fresh)):
+            writer.close()
+            closers.pop()
+            fresh = False
+        elif not fresh:
+            fresh = True
+        else:
+            if closers and closers[-1] == "}":
+                writer.key((yield from _key(reader, notation)))
+                yield from reader.spaced(reader.expect(":"))
+            bracket = yield from reader.accept(notation.brackets)
+            if bracket:
+                writer.open("{" if bracket == "{" else "[")
+                closers.append(_CLOSING[bracket])
+            else:
+                yield from _leaf(reader, writer, notation)
+                fresh = False
+        if not closers:
+            return
+
+
+def _ends(reader: Reader, closer: str, *, fresh: bool) -> Parsing[bool]:
+    """Whether what is open ends here; otherwise a comma is read, unless the place is fresh."""
+    yield from reader.space()
+    if fresh:
+        return bool((yield from reader.accept((closer,))))
+    return (yield from reader.expect(",", closer)) != ","
+
+
+def _key(reader: Reader, notation: Notation) -> Parsing[str]:
+    """A key as the inside of a JSON string."""
+    if notation.key is not None and not (yield from reader.looking_at(notation.quotes)):
+        return escaped((yield from reader.run(notation.key)).strip().strip("\"'"))
+    mark = yield from reader.expect(*notation.quotes)
+    return (yield from read_string(reader, mark, notation.copy_string))
+
+
+def _leaf(reader: Reader, writer: ArgumentsWriter, notation: Notation) -> Parsing[None]:
+    """A value that holds no other. Raises Malformed at what is none, and where it may be cut."""
+    if mark := (yield from reader.accept(notation.quotes)):
+        writer.begin_string()
+        yield from notation.copy_string(reader, mark, writer.string)
+        writer.end_string()
+        return
+    word = (yield from reader.run(notation.word)).strip()
+    value = scalar(word)
+    if value is None and notation.lenient and word:
+        value = f'"{escaped(word)}"'
+    if value is None or reader.over:
+        raise reader.fault(f"{word[:60]!r} is no value")
+    writer.scalar(value)
+
+
+def copy_arguments(reader: Reader, begin: Callable[[], ArgumentsWriter]) -> Parsing[None]:
+    """Copies an object to what `begin` gives once it has visibly begun."""
+    yield from reader.expect("{")
+    yield from reader.space()
+    if not (yield from reader.looking_at(('"', "}"))):
+        raise reader.fault("no arguments object")
+    writer = begin()
+    writer.open("{")
+    yield from copy_nested(reader, writer, in_object=True)
 
 
 def decoded(inside: str) -> str:

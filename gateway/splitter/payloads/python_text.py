@@ -1,17 +1,17 @@
 """Python literals as models write them, copied as JSON. Knows nothing of calls.
 
 Also JSON's true, false and null, which models mix in. The escapes are those of Python's string
-literals (Python Language Reference, 2.4.1); an unknown one keeps its backslash, as Python does. In
-a call (`lenient`) a bare word that is no literal is a string.
+literals (Python Language Reference, 2.4.1); an unknown one keeps its backslash, as Python does.
 """
 
 import re
-from collections.abc import Callable
 from functools import partial
-from io import StringIO
+
+from msgspec.structs import replace
 
 from gateway.splitter.payloads import json_text
-from gateway.splitter.payloads.arguments import ArgumentsWriter, Notation, copy_nested
+from gateway.splitter.payloads.arguments import ArgumentsWriter
+from gateway.splitter.payloads.json_text import Notation, Sink, copy_nested, copy_string
 from gateway.splitter.payloads.reading import Malformed, Parsing, Reader
 
 _SIMPLE = {
@@ -20,8 +20,6 @@ _SIMPLE = {
 }  # fmt: skip
 _HEX_LENGTH = {"x": 2, "u": 4, "U": 8}
 _OCTAL = re.compile(r"[0-7]")
-_PLAIN = {quote: re.compile(rf"[^{quote}\\]++") for quote in "'\""}
-_QUOTES = ("'''", '"""', "'", '"')
 
 
 def as_json(text: str) -> str | None:
@@ -37,42 +35,8 @@ def as_json(text: str) -> str | None:
     return "".join(written) if reader.over else None
 
 
-def _key(reader: Reader) -> Parsing[str]:
-    text = StringIO()
-    yield from _copy_string(reader, text.write)
-    return json_text.escaped(text.getvalue())
-
-
-def _leaf(reader: Reader, writer: ArgumentsWriter, *, lenient: bool) -> Parsing[None]:
-    if (yield from reader.looking_at(("'", '"'))):
-        writer.begin_string()
-        yield from _copy_string(reader, lambda text: writer.string(json_text.escaped(text)))
-        writer.end_string()
-    else:
-        yield from json_text.copy_word(reader, writer, lenient=lenient)
-
-
-STRICT, LENIENT = (
-    Notation(("{", "[", "("), _key, partial(_leaf, lenient=lenient)) for lenient in (False, True)
-)
-
-
-def _copy_string(reader: Reader, sink: Callable[[str], object]) -> Parsing[None]:
-    """Hands over the text of a string literal, escapes decoded, never in the middle of one."""
-    quote = yield from reader.expect(*_QUOTES)
-    plain = _PLAIN[quote[0]]
-    while character := (yield from reader.peek()):
-        if character == "\\":
-            sink((yield from _escape(reader)))
-        elif found := plain.match(reader.text, reader.at):
-            reader.at = found.end()
-            sink(found.group())
-        elif (yield from reader.accept((quote,))):
-            return
-        else:
-            reader.at += 1  # one or two quotes inside a triple-quoted string
-            sink(character)
-    raise reader.fault("a string is not closed")
+def _copy_escape(reader: Reader, sink: Sink) -> Parsing[None]:
+    sink(json_text.escaped((yield from _escape(reader))))
 
 
 def _escape(reader: Reader) -> Parsing[str]:
@@ -99,3 +63,11 @@ def _paired(reader: Reader, unit: str) -> Parsing[str]:
         digits = yield from json_text.digits_of(reader, json_text.HEX, 4)
         unit += chr(int(digits, 16)) if len(digits) == 4 else f"\\u{digits}"
     return json_text.without_lone_surrogates(unit)
+
+
+PYTHON = Notation(
+    brackets=("{", "[", "("),
+    quotes=("'''", '"""', "'", '"'),
+    copy_string=partial(copy_string, escape=_copy_escape),
+)
+STRICT = replace(PYTHON, lenient=False)

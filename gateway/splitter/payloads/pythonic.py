@@ -16,9 +16,8 @@ from gateway.constraints.values import (
     in_any_order,
 )
 from gateway.splitter.payloads import json_calls, python_text
-from gateway.splitter.payloads.arguments import copy_nested
 from gateway.splitter.payloads.calls import Calls
-from gateway.splitter.payloads.json_text import escaped
+from gateway.splitter.payloads.json_text import copy_nested, escaped
 from gateway.splitter.payloads.reading import Malformed, Parsing, Reader
 from gateway.splitter.payloads.syntax import PythonicCalls
 from gateway.splitter.payloads.writing import (
@@ -76,7 +75,7 @@ def _call(reader: Reader, calls: Calls, syntax: PythonicCalls, *, in_list: bool)
     reader.keep(f"{keyword}=" if keyword else "")
     while keyword:
         writer.key(escaped(keyword))
-        yield from copy_nested(reader, writer, python_text.LENIENT)
+        yield from copy_nested(reader, writer, python_text.PYTHON)
         yield from reader.space()
         if (yield from reader.expect(",", ")")) == ")":
             break

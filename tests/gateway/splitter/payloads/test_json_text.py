@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gateway.splitter.payloads import json_text, python_text
-from gateway.splitter.payloads.arguments import DEEPEST, ArgumentsWriter, copy_nested
+from gateway.splitter.payloads.arguments import DEEPEST, ArgumentsWriter
+from gateway.splitter.payloads.json_text import copy_nested
 from gateway.splitter.payloads.reading import Malformed, Reader
 from tests.every import for_every
 
@@ -19,7 +21,7 @@ def copied(text: str, *, python: bool, size: int = 1) -> Literal:
     """The value of a literal that is followed by a comma, fed in pieces."""
     written: list[str] = []
     reader = Reader()
-    notation = python_text.STRICT if python else json_text.STRICT
+    notation = python_text.STRICT if python else replace(json_text.JSON, lenient=False)
     parsing = copy_nested(reader, ArgumentsWriter(written.append), notation)
     text += ","
     for at in range(0, len(text), size):
