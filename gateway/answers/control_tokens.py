@@ -10,15 +10,13 @@ before the first word of some texts) is found by trying the tokenizer.
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
 from operator import itemgetter
-from typing import TypeVar
 
 from backends.contract.protocol import SpecialTokens, Tokenizing
 from gateway.prompt import Spans
 
 _Stretch = tuple[int, int]  # start, end
-K = TypeVar("K")
-V = TypeVar("V")
 
 # Put in front of a text to find how it is tokenized in the middle of another: a line end joins
 # nothing in most vocabularies.
@@ -70,9 +68,10 @@ class PromptTokenizer:
     def __init__(self, container: Tokenizing, spellings: Spellings) -> None:
         self._container = container
         self._spellings = spellings
-        self._kinds: dict[str, str] = {}
-        self._leads_behind: dict[str | None, str] = {}
-        self._stripping: dict[str, tuple[bool, bool]] = {}
+        # Caches of methods would hold this object, and the model's vocabulary outlive its unload.
+        self._kind = cache(partial(_kind, container, spellings))
+        self._lead = cache(partial(_lead, container))
+        self._strips = cache(partial(_strips, container))
 
     def tokens(self, text: str, clients: Spans, check: Callable[[], None]) -> tuple[int, ...]:
         """The tokens of `text`, of which a client wrote what is in `clients`. `check` is called
@@ -123,7 +122,7 @@ class PromptTokenizer:
         tokens: list[int] = []
         lead = self._lead(before)
         for piece in self._broken(text):
-            tokens += self._tokenized(lead, piece)
+            tokens += _tokenized(self._container, lead, piece)
             lead = self._lead(None)
         return tokens
 
@@ -136,67 +135,54 @@ class PromptTokenizer:
                 at = start + 1
         yield text[at:]
 
-    def _tokenized(self, lead: str, text: str) -> Sequence[int]:
-        if not text:
-            return ()
-        tokens = self._container.tokenize(lead + text, special=False)
-        return tokens[len(self._container.tokenize(lead, special=False)) :] if lead else tokens
 
-    def _kind(self, spelling: str) -> str:
-        return _remembered(self._kinds, spelling, self._kind_of)
-
-    def _lead(self, before: str | None) -> str:
-        return _remembered(self._leads_behind, before, self._lead_behind)
-
-    def _strips(self, token: str) -> tuple[bool, bool]:
-        return _remembered(self._stripping, token, self._strips_of)
-
-    def _kind_of(self, spelling: str) -> str:
-        """control: a token only where control tokens are on. written: a token always, and the
-        format has it. ordinary: any other.
-        """
-        marked = self._container.tokenize(spelling, special=True)
-        if marked != self._container.tokenize(spelling, special=False):
-            return "control"
-        return "written" if self._spellings.marks(spelling) else "ordinary"
-
-    def _lead_behind(self, before: str | None) -> str:
-        """What to put in front of a plain text so that it is tokenized as behind the control token
-        `before`; "": as at a text's beginning; None: as inside of a text.
-        """
-        if before == "":
-            return ""
-        return next((lead for lead in _LEADS if self._leads(lead, before)), "")
-
-    def _leads(self, lead: str, before: str | None) -> bool:
-        for probe in _PROBES:
-            tokens = self._tokenized(lead, probe)
-            if before is None:
-                if self._container.detokenize(tokens) != probe:
-                    return False
-                continue
-            marker = self._container.tokenize(before, special=True)
-            if self._container.tokenize(before + probe, special=True) != (*marker, *tokens):
-                return False
-        return True
-
-    def _strips_of(self, token: str) -> tuple[bool, bool]:
-        """Whether the control token takes the white space before it, and behind it, along."""
-        tokenize = self._container.tokenize
-        bare, left, right = (
-            tokenize(text, special=True) for text in (f"a{token}a", f"a {token}a", f"a{token} a")
-        )
-        spaced = tokenize("a a", special=False) != tokenize("aa", special=False)
-        return spaced and left == bare, spaced and right == bare
+def _tokenized(container: Tokenizing, lead: str, text: str) -> Sequence[int]:
+    if not text:
+        return ()
+    tokens = container.tokenize(lead + text, special=False)
+    return tokens[len(container.tokenize(lead, special=False)) :] if lead else tokens
 
 
-def _remembered(known: dict[K, V], key: K, find: Callable[[K], V]) -> V:
-    """As `functools.cache`, whose methods would have the tokenizer that has them: the model's whole
-    vocabulary would outlive its unload.
+def _kind(container: Tokenizing, spellings: Spellings, spelling: str) -> str:
+    """control: a token only where control tokens are on. written: a token always, and the format
+    has it. ordinary: any other.
     """
-    if key not in known:
-        known[key] = find(key)
-    return known[key]
+    marked = container.tokenize(spelling, special=True)
+    if marked != container.tokenize(spelling, special=False):
+        return "control"
+    return "written" if spellings.marks(spelling) else "ordinary"
+
+
+def _lead(container: Tokenizing, before: str | None) -> str:
+    """What to put in front of a plain text so that it is tokenized as behind the control token
+    `before`; "": as at a text's beginning; None: as inside of a text.
+    """
+    if before == "":
+        return ""
+    return next((lead for lead in _LEADS if _leads(container, lead, before)), "")
+
+
+def _leads(container: Tokenizing, lead: str, before: str | None) -> bool:
+    for probe in _PROBES:
+        tokens = _tokenized(container, lead, probe)
+        if before is None:
+            if container.detokenize(tokens) != probe:
+                return False
+            continue
+        marker = container.tokenize(before, special=True)
+        if container.tokenize(before + probe, special=True) != (*marker, *tokens):
+            return False
+    return True
+
+
+def _strips(container: Tokenizing, token: str) -> tuple[bool, bool]:
+    """Whether the control token takes the white space before it, and behind it, along."""
+    bare, left, right = (
+        container.tokenize(text, special=True)
+        for text in (f"a{token}a", f"a {token}a", f"a{token} a")
+    )
+    spaced = container.tokenize("a a", special=False) != container.tokenize("aa", special=False)
+    return spaced and left == bare, spaced and right == bare
 
 
 def _gaps(real: Sequence[_Stretch], length: int) -> Iterator[tuple[int, _Stretch, int]]:

@@ -100,14 +100,6 @@ class RemoteChoice:
             return Delta(self._index, (), further=remote.further) if remote.further else None
         if self._looks and remote.content:
             self._look(remote.content)
-        if not (remote.reasoning or remote.calls or remote.finished or remote.further):
-            if self._kept:
-                self._kept.append(remote.content)
-                return Delta(self._index, (), remote.logprobs)
-            if self._clear and self._unparsed is None:
-                if remote.content:
-                    return Delta(self._index, (Content(remote.content),), remote.logprobs)
-                return Delta(self._index, (), remote.logprobs) if remote.logprobs else None
         events = tuple(self._events(remote))
         if not (events or remote.logprobs or remote.further or self._kept):
             return None
