@@ -109,14 +109,12 @@ class Lark:
         """The name of a rule whose body comes later, by `define`: it may refer to itself."""
         return self._new("r")
 
-    def define(self, name: str, body: str) -> None:
-        """Gives a reserved rule its body."""
-        self._bodies[name] = body
-
-    def define_for_any(self, name: str, body: str) -> None:
-        """As `define`, for a rule with a parameter (llguidance's docs/parametric.md)."""
+    def define(self, name: str, body: str, kind: str = "") -> None:
+        """Gives a reserved rule its body. `kind`: "::_" of a rule with a parameter (llguidance's
+        docs/parametric.md), "[lazy]" of one that ends as soon as it can.
+        """
         del self._bodies[name]
-        self._bodies[f"{name}::_"] = body
+        self._bodies[f"{name}{kind}"] = body
 
     def _named(self, body: str, kind: str) -> str:
         key = f"{kind}: {body}"

@@ -26,7 +26,7 @@ from gateway.constraints.grammars import (
     regex_rule,
 )
 from gateway.constraints.json_schema import schema_grammar
-from gateway.constraints.lark import literal, one_of
+from gateway.constraints.lark import GrammarTooLarge, Lark, literal, one_of
 from gateway.constraints.lark_reading import ending_lark
 from gateway.terms.errors import InvalidRequest
 
@@ -189,8 +189,11 @@ def tags_grammar(shape: StructuralTags, name: str) -> ShapeGrammar:
     checked afterwards: the answer isn't read apart.
     """
     rules = _Rules(name, shape.field)
-    rules.lines[0] = f"start: {rules.format(read_format(shape), ())}"
-    root: Entry = {"name": name, "lark_grammar": "\n".join(rules.lines) + "\n"}
+    try:
+        start = rules.format(read_format(shape), ())
+    except GrammarTooLarge as error:
+        raise InvalidRequest.at(shape.field, error) from None
+    root: Entry = {"name": name, "lark_grammar": rules.lark.written(start)}
     entries = proven((root, *rules.entries), shape.field)
     return ShapeGrammar(
         name=name, entries=entries, relaxed=tuple(rules.relaxed), closed=tuple(rules.closed)
@@ -203,11 +206,10 @@ class _Rules:
     def __init__(self, name: str, field: str) -> None:
         self.name = name
         self.field = field
-        self.lines = ["", "TEXT: /(?s:.*)/"]
+        self.lark = Lark({})
         self.entries: list[Entry] = []
         self.relaxed: list[Relaxation] = []
         self.closed: list[Relaxation] = []
-        self.made = 0
 
     def format(self, format: Format, ends: Ends) -> str:
         """The expression of `format` and of the `ends` after it."""
@@ -252,16 +254,14 @@ class _Rules:
         text = self.text(excludes)
         if not any(ends):
             return text
-        return self.rule("[lazy]", f"{text} {ending(ends)}")
+        return self.lazy(f"{text} {ending(ends)}")
 
     def text(self, excludes: tuple[str, ...]) -> str:
         """A terminal for any text without `excludes`."""
         if not excludes:
-            return "TEXT"
-        name = f"TEXT_{self.number()}"
-        unwanted = one_of(map(literal, self.some(excludes)))
-        self.lines.append(f"{name}: /(?s:.*)/ & ~(/(?s:.*)/ ({unwanted}) /(?s:.*)/)")
-        return name
+            return self.lark.regex("(?s:.*)")
+        unwanted = one_of(map(literal, excludes))
+        return self.lark.terminal(f"/(?s:.*)/ & ~(/(?s:.*)/ ({unwanted}) /(?s:.*)/)")
 
     def sequence(self, elements: tuple[Format, ...], ends: Ends) -> str:
         """A known text after a free one is where that ends."""
@@ -281,7 +281,7 @@ class _Rules:
         """Text, trigger, the rest of a tag that begins with it; again; text."""
         TAGS.check(len(format.tags), self.field)
         text = self.text(format.excludes)
-        calls = self.rule("", one_of(self.calls(format, text)))
+        calls = self.lark.rule(one_of(self.calls(format, text)))
         whole = one_of(map(self.bounded, format.tags)) if format.at_least_one else ""
         last = self.free(format.excludes, ends)
         if format.stop_after_first:
@@ -297,12 +297,12 @@ class _Rules:
                 raise self.wrong(f"no trigger begins {tag.begin!r:.200}")
             rest = msgspec.structs.replace(tag, begin=tag.begin[len(trigger) :])
             of[trigger].append(self.bounded(rest))
-        heads = {trigger: self.rule("[lazy]", f"{text} {literal(trigger)}") for trigger in of}
+        heads = {trigger: self.lazy(f"{text} {literal(trigger)}") for trigger in of}
         return [f"{heads[trigger]} {one_of(rests)}" for trigger, rests in of.items() if rests]
 
     def separated(self, format: TagsWithSeparator) -> str:
         TAGS.check(len(format.tags), self.field)
-        tag = self.rule("", one_of(map(self.bounded, self.some(format.tags))))
+        tag = self.lark.rule(one_of(map(self.bounded, self.some(format.tags))))
         more = "" if format.stop_after_first else f"({literal(format.separator)} {tag})*"
         return f"({tag} {more})" if format.at_least_one else f"({tag} {more})?"
 
@@ -316,9 +316,8 @@ class _Rules:
     def schema(self, format: JsonFormat) -> str:
         if format.style != "json":
             raise self.wrong(f"the style {format.style!r:.100} is not taken, only 'json'")
-        TAGS.check(len(self.entries) + 1, self.field)
         wanted = JsonSchema(schema=bytes(format.json_schema), field=self.field)
-        grammar = schema_grammar(wanted, f"{self.name}_{self.number()}")
+        grammar = schema_grammar(wanted, self.inner())
         self.entries += grammar.entries
         self.relaxed += (msgspec.structs.replace(each, checked=False) for each in grammar.relaxed)
         self.closed += grammar.closed
@@ -326,19 +325,20 @@ class _Rules:
 
     def refer(self, lark: str) -> str:
         """A grammar of its own."""
-        TAGS.check(len(self.entries) + 1, self.field)
-        name = f"{self.name}_{self.number()}"
+        name = self.inner()
         self.entries.append({"name": name, "lark_grammar": lark})
         return f"@{name}"
 
-    def rule(self, options: str, body: str) -> str:
-        name = f"rule_{self.number()}"
-        self.lines.append(f"{name}{options}: {body}")
-        return name
+    def inner(self) -> str:
+        """The name of the next grammar that is referred to."""
+        TAGS.check(len(self.entries) + 1, self.field)
+        return f"{self.name}_{len(self.entries) + 1}"
 
-    def number(self) -> int:
-        self.made += 1
-        return self.made
+    def lazy(self, body: str) -> str:
+        """The name of a rule that ends as soon as it can."""
+        name = self.lark.reserve()
+        self.lark.define(name, body, "[lazy]")
+        return name
 
     def some(self, several: tuple[T, ...]) -> tuple[T, ...]:
         """`several`, of which there is at least one."""

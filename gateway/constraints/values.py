@@ -91,7 +91,7 @@ def in_any_order(
     ]
     steps += [f"{separator} {other} {rest}::_"] if other else []
     end = f'"" %if is_ones([0:{needed}])' if needed else '""'
-    lark.define_for_any(rest, " | ".join((end, *steps)))
+    lark.define(rest, " | ".join((end, *steps)), "::_")
     begun = [f"{name} {rest}::{1 << bit:#x}" for bit, name in enumerate(begins)]
     begun += [f"{other} {rest}::0x0"] if other else []
     return f"{lark.rule(one_of(begun))}{'' if needed else '?'}" if begun else ""
@@ -108,7 +108,7 @@ def in_any_order_to_end(lark: Lark, found: Sequence[tuple[str, str, bool]]) -> s
         goes_on = f", bit_count_lt([0:{count}], {count - 1})"
         steps.append(f"{lark.rule(last)} %if and(bit_clear({bit}){ready})")
         steps.append(f"{lark.rule(more)} {rest}::set_bit({bit}) %if and(bit_clear({bit}){goes_on})")
-    lark.define_for_any(rest, " | ".join(steps))
+    lark.define(rest, " | ".join(steps), "::_")
     return f"{rest}::0x0"
 
 
