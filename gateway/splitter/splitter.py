@@ -22,7 +22,6 @@ from gateway.splitter.payloads.calls import Calls
 from gateway.splitter.payloads.reading import (
     LONGEST,
     Malformed,
-    Markers,
     Parsing,
     Reader,
     markers_of,
@@ -52,20 +51,11 @@ class PhaseChange(Enum):
 Action: TypeAlias = PhaseChange | Syntax | Headers
 
 
-class PhaseTable(msgspec.Struct, frozen=True):
-    """One phase: its markers and what they do."""
-
-    markers: Markers
-    actions: Mapping[str, Action]
-
-
-def _table(actions: Mapping[str, Action]) -> PhaseTable:
-    return PhaseTable(Markers(tuple(actions)), actions)
-
-
 @lru_cache(maxsize=256)
-def phase_tables(format: Format, *, parse_tools: bool) -> Mapping[Phase, PhaseTable]:
-    """The machine for a format. Of two entries for a text the later one counts."""
+def phase_tables(format: Format, *, parse_tools: bool) -> Mapping[Phase, Mapping[str, Action]]:
+    """The machine for a format: what each marker does in each phase. Of two entries for a text the
+    later one counts.
+    """
     opens, closes = _reasoning(format)
     ends = format.headers.body_ends if format.headers is not None else ()
     shells = _steps(format.shell_opens, PhaseChange.OPEN_SHELL)
@@ -74,15 +64,15 @@ def phase_tables(format: Format, *, parse_tools: bool) -> Mapping[Phase, PhaseTa
     calls: dict[str, Action] = {opener: syntax for syntax in syntaxes for opener in syntax.openers}
     inside = shells if format.special_tokens else {}
     return {
-        Phase.CONTENT: _table({**closes, **opens, **shells, **calls}),
+        Phase.CONTENT: {**closes, **opens, **shells, **calls},
         # A call in reasoning that was never closed is a call.
-        Phase.REASONING: _table({**inside, **calls, **opens, **closes}),
+        Phase.REASONING: {**inside, **calls, **opens, **closes},
     }
 
 
 def reasoning_ends(format: Format, *, parse_tools: bool) -> tuple[str, ...]:
     """All that ends reasoning, however the family writes it, calls included."""
-    actions = phase_tables(format, parse_tools=parse_tools)[Phase.REASONING].actions
+    actions = phase_tables(format, parse_tools=parse_tools)[Phase.REASONING]
     return tuple(text for text, it in actions.items() if it is not PhaseChange.OPEN_REASONING)
 
 
@@ -297,11 +287,11 @@ class Splitter:
         yield from self._opening()
         while True:
             yield from self._unmarked_call()
-            table = self._tables[self._phase]
-            marker = yield from self._reader.until(table.markers, self._stretch.write)
+            actions = self._tables[self._phase]
+            marker = yield from self._reader.until(markers_of(*actions), self._stretch.write)
             if not marker:
                 return
-            match table.actions[marker]:
+            match actions[marker]:
                 case PhaseChange() as step:
                     self._take_step(step, marker)
                 case Headers() as headers:

@@ -90,7 +90,7 @@ def hostile(id: str) -> list[Hostile]:
 def markers(format: Format) -> list[str]:
     """Everything that means something in a format, in a phase or in a call."""
     tables = phase_tables(format, parse_tools=True).values()
-    found = {text for table in tables for text in table.markers.texts}
+    found = {text for actions in tables for text in actions}
     found.update(texts_of(format.syntaxes))
     if format.headers is not None:
         found.update((*format.headers.ends, *format.headers.inner, *format.headers.starts))
