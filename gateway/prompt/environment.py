@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 from jinja2 import TemplateError, TemplateSyntaxError, meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.filters import FILTERS as DEFAULT_FILTERS
+from jinja2.filters import sync_do_slice
 from jinja2.parser import Parser
 from jinja2.runtime import Context, LoopContext, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -37,7 +38,6 @@ from gateway.prompt.metering import (
     Operation,
     bounded,
     call_method,
-    center,
     concatenated,
     formatted,
     meter,
@@ -120,7 +120,7 @@ def _batch(items: Any, linecount: Any, fill_with: Any = None) -> Any:
 
 
 def _slice(items: Any, slices: Any, fill_with: Any = None) -> Any:
-    return list(_JINJA["slice"](items, bounded(slices), fill_with))
+    return list(sync_do_slice(items, bounded(slices), fill_with))
 
 
 def _round(value: Any, precision: Any = 0, method: Any = "common") -> Any:
@@ -153,7 +153,7 @@ _OWN: Mapping[str, Operation] = {
     "batch": _batch,
     "slice": _slice,
     "round": _round,
-    "center": lambda text, width=80: center(_text(text), width),
+    "center": lambda text, width=80: TEXT_METHODS["center"](_text(text), width),
     **{name: _cased(name) for name in ("upper", "lower", "capitalize")},
 }
 # What they give was in what they got, so its origin is known.
@@ -161,7 +161,7 @@ _PASSING = frozenset(
     (
         *("abs", "attr", "count", "d", "default", "dictsort", "first", "float", "groupby", "int"),
         *("items", "last", "length", "list", "map", "max", "min", "random", "reject"),
-        *("rejectattr", "reverse", "select", "selectattr", "sort", "truncate", "unique"),
+        *("rejectattr", "reverse", "select", "selectattr", "sort", "unique"),
     )
 )
 _CHEAP = frozenset(

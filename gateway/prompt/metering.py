@@ -267,23 +267,13 @@ def stripped(*, left: bool, right: bool) -> Operation:
     return run
 
 
-def _ljust(text: str, size: Any, fill: str = " ") -> str:
-    return joined((text, fill * max(0, bounded(size) - len(text))))
+def _padding(method: Operation) -> Operation:
+    """One that fills a text up to a width."""
 
+    def run(text: str, size: Any, *fill: str) -> str:
+        return made_of(method(text, bounded(size), *fill), (text, fill))
 
-def _rjust(text: str, size: Any, fill: str = " ") -> str:
-    return joined((fill * max(0, bounded(size) - len(text)), text))
-
-
-def center(text: str, size: Any = 80, fill: str = " ") -> str:
-    """As `str.center`."""
-    missing = max(0, bounded(size) - len(text))
-    before = missing // 2 + (missing & int(size) & 1)  # as CPython rounds
-    return joined((fill * before, text, fill * (missing - before)))
-
-
-def _zfill(text: str, size: Any) -> str:
-    return made_of(str.zfill(text, bounded(size)), text)
+    return run
 
 
 def _expandtabs(text: str, tabsize: Any = 8) -> str:
@@ -292,8 +282,12 @@ def _expandtabs(text: str, tabsize: Any = 8) -> str:
     return made_of(str.expandtabs(text, size), text)
 
 
+def _removeprefix(text: str, prefix: str) -> str:
+    return text[len(prefix) if text.startswith(prefix) else 0 :]
+
+
 def _removesuffix(text: str, suffix: str) -> str:
-    return text[: len(text) - len(suffix)] if suffix and text.endswith(suffix) else text
+    return text[: len(text) - (len(suffix) if text.endswith(suffix) else 0)]
 
 
 def replaced(text: str, old: str, new: str, count: int = -1) -> str:
@@ -338,14 +332,11 @@ TEXT_METHODS: Mapping[str, Operation] = {
     "strip": stripped(left=True, right=True),
     "lstrip": stripped(left=True, right=False),
     "rstrip": stripped(left=False, right=True),
-    "removeprefix": lambda text, prefix: text.removeprefix(prefix),
+    "removeprefix": _removeprefix,
     "removesuffix": _removesuffix,
     "replace": replaced,
     "join": text_join,
-    "center": center,
-    "ljust": _ljust,
-    "rjust": _rjust,
-    "zfill": _zfill,
+    **{name: _padding(getattr(str, name)) for name in ("center", "ljust", "rjust", "zfill")},
     "expandtabs": _expandtabs,
 }
 

@@ -4,6 +4,7 @@ import pytest
 
 from gateway.prompt.environment import CompiledTemplate, SyntaxRefused, TemplateRefused
 from gateway.prompt.metering import MAX_BYTES, MAX_STEPS, LimitExceeded
+from gateway.prompt.traced import clients, spans_of
 
 
 def rendered(source: str, **variables: Any) -> str:
@@ -93,6 +94,28 @@ def test_nothing_outside_is_reached_or_changed(source: str) -> None:
     items = [0]
     refusal(source, x=items)
     assert items == [0]
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        *("t.removeprefix('a')", "t.removeprefix('b')", "t.removesuffix('d')", "t.strip()"),
+        *("t.center(30)", "t.ljust(30, '.')", "t.rjust(30)", "t.zfill(30)", "t.expandtabs()"),
+        *("t.split()[1]", "t.rsplit(None, 1)[0]", "t.partition('a')[2]", "t.splitlines()[0]"),
+        *("t[2:]", "t * 2", "'x' + t", "'x' ~ t", "'x%s' % t", "'x{}'.format(t)", "[t]"),
+        *("t | truncate(14, false, '', 0)", "t | truncate(14, true, '', 0)", "t | truncate(99)"),
+        *("t | trim", "t | center(30)", "t | indent", "t | replace('a', 'b')", "t | tojson"),
+        *("[t] | join", "t | list | join", "[t] | slice(1) | first | first", "[t] | sort | first"),
+    ],
+)
+def test_a_clients_words_stay_the_clients_whatever_a_template_does(expression: str) -> None:
+    text = rendered(f"{{{{ {expression} }}}}", t=clients("a <|end|> and d"))
+    at = text.index("<|end|>")
+    assert any(start <= at and at + len("<|end|>") <= end for start, end in spans_of(text))
+
+
+def test_padding_with_a_clients_characters_is_the_clients() -> None:
+    assert spans_of(rendered("{{ 'x'.center(5, t) }}", t=clients("<"))) == ((0, 5),)
 
 
 def test_files_are_out_of_reach() -> None:
