@@ -49,7 +49,7 @@ from gateway.prompt.metering import (
     text_join,
     tojson,
 )
-from gateway.prompt.traced import TracedText, clients, is_traced, joined, plain
+from gateway.prompt.traced import TracedText, clients, is_traced, joined, made_of, plain
 from gateway.terms.tasks import Abandoned
 
 MAX_SLOW = 20_000  # characters for what may take quadratic time
@@ -418,7 +418,7 @@ def _raise_exception(message: str) -> NoReturn:
 def _strftime_now(form: str) -> str:
     if len(form) > MAX_FORM:
         raise TemplateError("the form of the date is too long")
-    return datetime.now().astimezone().strftime(form)
+    return made_of(datetime.now().astimezone().strftime(form), form)
 
 
 def _environment() -> _Environment:

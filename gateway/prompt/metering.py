@@ -457,9 +457,7 @@ def tojson(
     sort_keys: bool = False,  # noqa: FBT001, FBT002
 ) -> str:
     """JSON as models were trained on it. Jinja's own filter escapes `<` and `&` for HTML."""
-    if isinstance(indent, str):
-        indent = plain(indent)
-    step = indent if isinstance(indent, str) else " " * max(0, bounded(indent or 0))
+    step = plain(indent) if isinstance(indent, str) else " " * max(0, bounded(indent or 0))
     between = sum(map(len, separators)) if separators else 2
     size = meter().weight(value)
     # A text's characters become six at most; each item stands in a line of its own.
@@ -467,8 +465,8 @@ def tojson(
     text = json.dumps(
         value,
         ensure_ascii=ensure_ascii,
-        indent=indent,
+        indent=None if indent is None else step,
         separators=separators,
         sort_keys=sort_keys,
     )
-    return made_of(text, value)
+    return made_of(text, (value, indent, separators))
