@@ -87,10 +87,14 @@ def refuse_unapplied_here(named: GenerationParams, info: ModelInfo) -> None:
     """Raises InvalidRequest where the engine doesn't apply sampling that the client named. `named`:
     the request's own, without presets.
     """
-    reasons = sorted(unapplied_sampling(info, named.sampling.values).items())
+    _refuse(unapplied_sampling(info, named.sampling.values), named)
+
+
+def _refuse(reasons: Mapping[str, str], named: GenerationParams) -> None:
     if reasons:
-        text = "; ".join(f"{named.spelled.get(name, name)}: {reason}" for name, reason in reasons)
-        raise InvalidRequest(f"{text}.", param=reasons[0][0])
+        written = {_written(name, named): reasons[name] for name in sorted(reasons)}
+        text = "; ".join(f"{name}: {reason}" for name, reason in written.items())
+        raise InvalidRequest(f"{text}.", param=next(iter(written)))
 
 
 def _refuse_fields(params: GenerationParams, names: list[str]) -> None:
@@ -188,12 +192,8 @@ def refuse_unapplied_there(changes: RemoteChanges, named: GenerationParams) -> N
     _refuse_fields(
         named, [field.name for field in named.unapplied if field.name not in named.further]
     )
-    refused = sorted(name for name in _dropped(changes, named) if _is_named(name, named))
-    if refused:
-        reasons = "; ".join(
-            f"{_written(name, named)}: {changes.unapplied[name]}" for name in refused
-        )
-        raise InvalidRequest(f"{reasons}.", param=_written(refused[0], named))
+    dropped = _dropped(changes, named).items()
+    _refuse({name: why for name, why in dropped if _is_named(name, named)}, named)
 
 
 def parameters_sent(
