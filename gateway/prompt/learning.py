@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, product
 from typing import Any, TypeAlias
 
 import msgspec
@@ -362,7 +362,7 @@ def _syntaxes(turns: Sequence[Turn]) -> Iterator[Syntax]:
         return
     found = [_in_json(body, calls) for body, calls in zip(bodies, _CALLS, strict=False)]
     if not found[0]:
-        yield from _with_markup(one, two, counted)
+        yield from _with_markup(one, two)
     elif found[0][0].name > found[0][0].begin:
         yield _objects(one, two, found)
     elif len(found[2]) == 1:
@@ -495,10 +495,9 @@ def _gaps(body: str, *words: str) -> _Gaps | None:
     return _Gaps(lead, after_name, after_key, after_value, rest)
 
 
-def _with_markup(one: str, two: str, counted: str) -> Iterator[Syntax]:
+def _with_markup(one: str, two: str) -> Iterator[Syntax]:
     words = (_FIRST, *chain.from_iterable(_TWO.items()))
-    gaps, other = _gaps(one, *words), _gaps(counted, _FIRST, "sentinelcount", "4711")
-    if gaps is None or other is None:
+    if (gaps := _gaps(one, *words)) is None:
         return
     if pair := _gaps(two, *words):
         gaps = replace(gaps, between=pair.tail.partition(_SECOND)[0].removesuffix("call:"))
@@ -513,7 +512,7 @@ def _with_markup(one: str, two: str, counted: str) -> Iterator[Syntax]:
     elif len(_MARKER.findall(joint)) > 1:
         yield from _key_values(gaps)
     else:
-        yield from _elements(gaps, other)
+        yield from _elements(gaps)
 
 
 def _pythonic(gaps: _Gaps) -> Syntax:
@@ -554,10 +553,10 @@ def _key_values(gaps: _Gaps) -> Iterator[Syntax]:
 
 _ATTRIBUTES = r"""["']?((?:\s+[\w-]+=["'][^"']*["'])*)\s*(.*)"""
 _HEAD = re.compile(r"""(.+?)\s+([\w-]+)=["']""", re.DOTALL)
-_TYPED = re.compile(r"""(string|type)=["'](\w+)""")
+_TYPINGS: tuple[Typing, ...] = ("string", "type", "schema")  # the last reads what others write
 
 
-def _elements(gaps: _Gaps, other: _Gaps) -> Iterator[Syntax]:
+def _elements(gaps: _Gaps) -> Iterator[Syntax]:
     """Elements that are named in their opening tags."""
     opens = (_PIECE.findall(gaps.after_name) or [""])[-1]
     named = re.fullmatch(_ATTRIBUTES, gaps.after_name.removesuffix(opens), re.DOTALL)
@@ -572,7 +571,7 @@ def _elements(gaps: _Gaps, other: _Gaps) -> Iterator[Syntax]:
     call_closes, *ends = _PIECE.findall(around.closes)
     (call, call_name), (parameter, key_name) = _head(call_opens), _head(opens)
     framed = behind[2] != end
-    for trims, cdata in ((framed, False), (False, True)):
+    for typing, (trims, cdata) in product(_TYPINGS, ((framed, False), (False, True))):
         yield ElementCalls(
             openers=_some(around.section, "".join(section)) or (call,),
             closers=_some(around.end, "".join(ends)),
@@ -582,7 +581,7 @@ def _elements(gaps: _Gaps, other: _Gaps) -> Iterator[Syntax]:
             parameter_opens=(parameter,),
             parameter_closes=(closes,),
             name_attributes=tuple(dict.fromkeys((call_name, key_name))),
-            typing=_typing(gaps.after_key, other.after_key),
+            typing=typing,
             trims_newline=trims,
             cdata=cdata,
         )
@@ -592,9 +591,3 @@ def _head(opens: str) -> tuple[str, str]:
     """A tag up to the attribute that names the element, and that; or all of it."""
     found = _HEAD.fullmatch(opens) if len(opens) < _LONGEST_TAG else None
     return (found[1], found[2]) if found else (opens, "name")
-
-
-def _typing(text: str, number: str) -> Typing:
-    """The attribute that differs between a text and a number."""
-    differing = dict(set(_TYPED.findall(text)) - set(_TYPED.findall(number)))
-    return "string" if "string" in differing else "type" if "type" in differing else "schema"

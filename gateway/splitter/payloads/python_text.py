@@ -5,7 +5,6 @@ literals (Python Language Reference, 2.4.1); an unknown one keeps its backslash,
 """
 
 import re
-from functools import partial
 
 from msgspec.structs import replace
 
@@ -65,9 +64,10 @@ def _paired(reader: Reader, unit: str) -> Parsing[str]:
     return json_text.without_lone_surrogates(unit)
 
 
-PYTHON = Notation(
-    brackets=("{", "[", "("),
-    quotes=("'''", '"""', "'", '"'),
-    copy_string=partial(copy_string, escape=_copy_escape),
-)
+def _copy_string(reader: Reader, mark: str, sink: Sink) -> Parsing[None]:
+    mark += yield from reader.accept((2 * mark,))
+    yield from copy_string(reader, mark, sink, escape=_copy_escape)
+
+
+PYTHON = Notation(brackets=("{", "[", "("), quotes=("'", '"'), copy_string=_copy_string)
 STRICT = replace(PYTHON, lenient=False)
