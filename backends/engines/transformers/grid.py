@@ -11,6 +11,7 @@ layers and of convolutions, are changed where they lie. Layers learn their shape
 tokens they are given.
 """
 
+import mmap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -271,8 +272,16 @@ class Grid:
         return [states[row] for states in self._states]
 
     def taken(self, row: int) -> list[torch.Tensor]:
-        """A copy of them in main memory."""
-        return [states.to("cpu", copy=True) for states in self.states(row)]
+        """A copy of them in main memory: beside the heap, where each that outlasts a pass would
+        leave a hole too small for the next one's activations.
+        """
+        states = self.states(row)
+        apart = np.frombuffer(mmap.mmap(-1, self.state_bytes), np.uint8)
+        copies = from_bytes(apart, states)
+        assert copies is not None
+        for copy, one in zip(copies, states, strict=True):
+            copy.copy_(one)
+        return copies
 
     def put_back(self, row: int, kept: Sequence[torch.Tensor]) -> None:
         """What were its `states` once, from whatever device."""
