@@ -20,6 +20,7 @@ import queue
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -80,7 +81,6 @@ from backends.engines.jobs import (
     SlotKeeper,
     SlotOrders,
     Turns,
-    tokens_left,
     write,
 )
 from backends.engines.kept import BeginningsAfar
@@ -389,15 +389,13 @@ class Driver(EngineThread[Engine, JobCommand]):
             return
         outputs: list[tuple[int, Output | Failure]] = []
         now = time.perf_counter()
-        left = tokens_left(results) if len(results) > 1 else None
+        left = Counter(result.key for result in results if isinstance(result, Token))
         for result in results:
             running = self._active.get(result.key)
             if running is None:  # it ended within this very step
                 continue
             if not isinstance(result, Token):
                 self._note(running, result, outputs)
-            elif left is None:
-                self._take(running, result, now, outputs, 0)
             elif left[result.key]:  # else it was taken back within this very step
                 left[result.key] -= 1
                 if self._take(running, result, now, outputs, left[result.key]).void:

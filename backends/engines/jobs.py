@@ -32,12 +32,12 @@ from backends.contract.protocol import (
     ModelInfo,
     Piece,
     SlotState,
+    TokenLogprob,
 )
 from backends.engines.constraints import Matcher
 from backends.engines.engine import (
     Engine,
     PutBack,
-    StepResult,
     Token,
 )
 from backends.engines.transcript import BannedStrings, Taken, Transcript, Verdict, Written
@@ -193,33 +193,30 @@ class DriverJob:
 # that it is held to (`constraints.Matcher`). All on the engine's thread.
 
 
-def tokens_left(results: Sequence[StepResult]) -> Counter[int] | None:
-    """How many tokens each job has in `results`; None where none has more than one, as in nearly
-    every step.
-    """
-    if len({result.key for result in results}) == len(results):
-        return None
-    return Counter(result.key for result in results if isinstance(result, Token))
-
-
 def write(running: DriverJob, engine: Engine, token: Token, ahead: int) -> Written:
     """`ahead`: how many tokens of the job the engine has handed over behind this one. They are void
     where `Written.void` says so.
     """
     if running.job.max_tokens == 0:  # the prompt is computed, and no more is wanted
         return Written(cause="max_tokens")
-    ends, matcher = engine.ends(token.id), running.matcher
+    taken = _taken(running, engine, token.id, token.logprob)
+    if running.banned is not None:
+        return _carried_out(running, engine, running.banned.add(taken), ahead)
+    written = running.transcript.add(taken)
+    if written.cause is not None or (running.matcher is None and not written.force):
+        return written
+    return _followed(running, engine, written)
+
+
+def _taken(
+    running: DriverJob, engine: Engine, token: int, logprob: TokenLogprob | None = None
+) -> Taken:
+    """The grammar takes it, too, unless it ends the answer."""
+    ends, matcher = engine.ends(token), running.matcher
     if matcher is not None and not ends:
-        matcher.take(token.id)
+        matcher.take(token)
     last = matcher is not None and matcher.stopped
-    text = engine.piece(token.id)
-    if running.banned is None:
-        written = running.transcript.add(token.id, text, token.logprob, ends=ends, last=last)
-        if written.cause is not None or (matcher is None and not written.force):
-            return written
-        return _followed(running, engine, written)
-    verdict = running.banned.add(Taken(token.id, text, token.logprob, ends, last))
-    return _carried_out(running, engine, verdict, ahead)
+    return Taken(token, engine.piece(token), logprob, ends, last)
 
 
 def _followed(running: DriverJob, engine: Engine, written: Written) -> Written:
@@ -235,9 +232,7 @@ def _followed(running: DriverJob, engine: Engine, written: Written) -> Written:
         return written
     pieces = [written.piece]
     for token in forced:
-        matcher.take(token)
-        text, ends, last = engine.piece(token), engine.ends(token), matcher.stopped
-        written = running.transcript.add(token, text, None, ends=ends, last=last)
+        written = running.transcript.add(_taken(running, engine, token))
         pieces.append(written.piece)
         if written.cause is not None:
             break
@@ -271,9 +266,7 @@ def _written(running: DriverJob, final: Sequence[Taken]) -> tuple[Written, int]:
     left = len(final)
     for taken in final:
         left -= 1
-        written = running.transcript.add(
-            taken.token, taken.text, taken.logprob, ends=taken.ends, last=taken.last
-        )
+        written = running.transcript.add(taken)
         if written.piece is not None:
             pieces.append(written.piece)
         if written.cause is not None or written.force:

@@ -23,6 +23,18 @@ from backends.contract.protocol import (
 from backends.contract.stops import StopFound, StopScanner
 
 
+class Taken(msgspec.Struct, frozen=True, gc=False):
+    """A token of the answer. `ends`: it is an end-of-generation token, its text is not shown;
+    `last`: it is none, but nothing can follow it.
+    """
+
+    token: int
+    text: bytes
+    logprob: TokenLogprob | None = None
+    ends: bool = False
+    last: bool = False
+
+
 class Written(msgspec.Struct, frozen=True, gc=False):
     """What one token led to: text to hand on, tokens to force next, or the end. `token` and
     `logprob`: see `Ended`.
@@ -98,7 +110,6 @@ class Transcript:
             "max_tokens" if job.max_tokens and job.max_tokens <= room else "context_full"
         )
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._inside_character = False
         self._stops = StopScanner(job.stop) if job.stop else None
         self._watch = BudgetWatch(job.thinking) if job.thinking else None
         self._tokens: list[int] = []  # not handed on yet: their text is held back
@@ -108,25 +119,16 @@ class Transcript:
         self._freed = 0  # characters handed on before their token
         self.completion_tokens = 0
 
-    def add(
-        self,
-        token: int,
-        text: bytes,
-        logprob: TokenLogprob | None,
-        *,
-        ends: bool,
-        last: bool = False,
-    ) -> Written:
-        """Take one token. `ends`: it is an end-of-generation token, its text is not shown; `last`:
-        it is none, but nothing can follow it.
-        """
+    def add(self, taken: Taken) -> Written:
+        """Take one token."""
         self.completion_tokens += 1
+        token, logprob, last = taken.token, taken.logprob, taken.last
         if logprob is None and self._wants_logprobs:  # it was forced
-            logprob = TokenLogprob(Candidate(token, text, 0.0))
-        if ends:
+            logprob = TokenLogprob(Candidate(token, taken.text, 0.0))
+        if taken.ends:
             return Written(self._rest(""), "end_token", token=token, logprob=logprob)
-        decoded = self._decode(text)
-        watch, inside = self._watch, self._inside_character
+        decoded = self._decoder.decode(taken.text)
+        watch, inside = self._watch, bool(self._decoder.getstate()[0])
         force = () if watch is None else watch.feed(decoded, inside_character=inside)
         free = decoded if self._stops is None else self._stops.feed(decoded)
         limited = self.completion_tokens >= self.limit
@@ -142,17 +144,6 @@ class Transcript:
         if last or limited:
             return Written(self._rest(free), "end_token" if last else self._at_limit)
         return Written(self._part(free) if free else None, force=force)
-
-    def _decode(self, text: bytes) -> str:
-        # Most tokens are whole characters: the incremental decoder is only for the others.
-        if not self._inside_character:
-            try:
-                return text.decode()
-            except UnicodeDecodeError:
-                pass
-        decoded = self._decoder.decode(text)
-        self._inside_character = bool(self._decoder.getstate()[0])
-        return decoded
 
     def _rest(self, free: str) -> Piece | None:
         """All that is still held back: an unfinished character becomes U+FFFD."""
@@ -182,16 +173,6 @@ class Transcript:
 
 
 Trie: TypeAlias = dict[str, Any]  # by the next character; under "" the string that ends there
-
-
-class Taken(msgspec.Struct, frozen=True):
-    """A token of the answer; see `Transcript.add`."""
-
-    token: int
-    text: bytes
-    logprob: TokenLogprob | None = None
-    ends: bool = False
-    last: bool = False
 
 
 class Verdict(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from backends.contract.protocol import Generation, Piece, ThinkingBudget
 from backends.contract.stops import StopFound, StopScanner
-from backends.engines.transcript import Transcript, Written
+from backends.engines.transcript import Taken, Transcript, Written
 
 ROOM = 10_000
 
@@ -27,7 +27,7 @@ def transcribe(pieces: Sequence[bytes], **job: object) -> tuple[str, Written, in
     transcript = Transcript(Generation(prompt=(1,), **job), ROOM)  # type: ignore[arg-type]
     text, written = "", Written()
     for token, piece in enumerate([*pieces, b""]):
-        written = transcript.add(token, piece, None, ends=token == len(pieces))
+        written = transcript.add(Taken(token, piece, ends=token == len(pieces)))
         text += written.piece.text if written.piece else ""
         if written.cause:
             break
@@ -84,7 +84,7 @@ def test_only_possible_beginnings_are_held_back() -> None:
 def test_a_token_waits_for_its_text() -> None:
     transcript = Transcript(Generation(prompt=(1,), stop=("\nUser:",)), ROOM)
     said = [b"a", b"b\n", b"\n", b"Hi", b"\n", b"User:"]
-    written = [transcript.add(token, text, None, ends=False) for token, text in enumerate(said)]
+    written = [transcript.add(Taken(token, text)) for token, text in enumerate(said)]
     assert [one.piece for one in written] == [
         Piece("a", (0,)),
         Piece("b", ()),
@@ -99,8 +99,8 @@ def test_limits_and_what_they_are_called() -> None:
     pieces = [b"a"] * 20
     assert transcribe(pieces, max_tokens=3)[1:] == (Written(Piece("a", (2,)), "max_tokens"), 3)
     context_full = Transcript(Generation(prompt=(1,) * 8), 2)
-    context_full.add(0, b"a", None, ends=False)
-    assert context_full.add(1, b"a", None, ends=False).cause == "context_full"
+    context_full.add(Taken(0, b"a"))
+    assert context_full.add(Taken(1, b"a")).cause == "context_full"
 
 
 def test_a_character_cut_by_the_limit_is_replaced() -> None:
@@ -113,7 +113,7 @@ def forced(said: Sequence[bytes], **given: Any) -> list[tuple[int, ...]]:
     fields = {"opens": ("<t>",), "closes": ("</t>",), "is_open": False, **given}
     budget = ThinkingBudget(tokens=2, closing=(7, 8), **fields)
     transcript = Transcript(Generation(prompt=(1,), thinking=budget), ROOM)
-    return [transcript.add(n, text, None, ends=False).force for n, text in enumerate(said)]
+    return [transcript.add(Taken(n, text)).force for n, text in enumerate(said)]
 
 
 def test_the_budget_counts_only_reasoning_and_forces_once() -> None:
@@ -146,4 +146,4 @@ def test_the_budget_rests_when_reasoning_closes_by_itself() -> None:
     budget = ThinkingBudget(tokens=3, closing=(7,), opens=("<t>",), closes=("</t>",), is_open=True)
     transcript = Transcript(Generation(prompt=(1,), thinking=budget), ROOM)
     said = [b"short", b"</", b"t>", b"a", b"b", b"c", b"d"]
-    assert not any(transcript.add(n, text, None, ends=False).force for n, text in enumerate(said))
+    assert not any(transcript.add(Taken(n, text)).force for n, text in enumerate(said))
