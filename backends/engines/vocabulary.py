@@ -9,10 +9,9 @@ character (GPT-2's table), SentencePiece writes a space as "▁" and lone bytes 
 import json
 import math
 import re
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ import msgspec
 from tokenizers import Tokenizer
 
 from backends.contract.errors import LoadFailed
-from backends.contract.latest import Latest
 from backends.contract.protocol import ModelInfo, SpecialTokens
 from backends.engines.model_folder import read_json_if_there, text_config
 from backends.engines.tokenizing import Vocabulary, VocabularyTokenizer
@@ -276,8 +274,7 @@ class HfVocabulary(Vocabulary):
         description = json.loads(self.tokenizer.to_str())
         self._spell = _speller(description)
         self.longest_token_bytes = longest_token_bytes(description)
-        self._lock = threading.Lock()  # of the lists below
-        self._containing = Latest[tuple[str, ...], frozenset[int]](_LISTS_KEPT)
+        self.containing = lru_cache(_LISTS_KEPT)(self._containing)
         self.special = self._special(folder)
         ends = (*_named_ends(folder), *self._known_ends())
         self.ends = frozenset(id_ for id_ in ends if 0 <= id_ < size)
@@ -286,19 +283,8 @@ class HfVocabulary(Vocabulary):
     def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:
         return (self._long_marked if special else self._long_plain).tokenize(text)
 
-    def containing(self, texts: tuple[str, ...]) -> frozenset[int]:
-        """The tokens in which one of `texts` occurs, and all control tokens. The last few lists
-        that were asked for are kept.
-        """
-        with self._lock:
-            found = self._containing.pop(texts, None)
-        if found is None:
-            found = self._search(texts)
-        with self._lock:
-            self._containing[texts] = found
-        return found
-
-    def _search(self, texts: Sequence[str]) -> frozenset[int]:
+    def _containing(self, texts: tuple[str, ...]) -> frozenset[int]:
+        """The tokens in which one of `texts` occurs, and all control tokens."""
         if not texts:
             return frozenset(self._added)
         occurs = re.compile(b"|".join(re.escape(text.encode()) for text in texts)).search

@@ -7,13 +7,13 @@ repeated.
 """
 
 from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import Any
 
 import msgspec
 from PIL import Image as Pillow
 
 from backends.contract.errors import InvalidJob
-from backends.contract.latest import Latest
 from backends.contract.protocol import Generation, Image
 
 REMEMBERED = 32  # pictures; a conversation sends its pictures again at every turn
@@ -40,7 +40,8 @@ class ImageEmbeddings:
 
     def __init__(self, encoder: ImageEncoder) -> None:
         self._encoder = encoder
-        self._known = Latest[Image, Any](REMEMBERED)
+        # The same picture keeps its ids, so that its part of the KV cache is found again.
+        self._embedding = lru_cache(REMEMBERED)(partial(_embedded, encoder))
 
     def prepare(self, job: Generation) -> PromptWithImages:
         """Raises InvalidJob for a picture that is too large, or when there are not as many
@@ -75,11 +76,6 @@ class ImageEmbeddings:
             ids = ids[1:]
         return ids[:-1] if ids[-1:] == after else ids
 
-    def _embedding(self, image: Image) -> Any:
-        """The same picture keeps its ids, so that its part of the KV cache is found again."""
-        embedding = self._known.pop(image, None)
-        if embedding is None:
-            picture = Pillow.frombytes("RGB", (image.width, image.height), image.rgb)
-            embedding = self._encoder.embed(picture)
-        self._known[image] = embedding
-        return embedding
+
+def _embedded(encoder: ImageEncoder, image: Image) -> Any:
+    return encoder.embed(Pillow.frombytes("RGB", (image.width, image.height), image.rgb))
