@@ -287,24 +287,15 @@ class _Spelled:
         self.tokens = [vocabulary.piece(token) for token in range(size)]
         for token in self.special_token_ids:  # an end token may have no text
             self.tokens[token] = self.tokens[token] or b"<token-%d>" % token
-        self._tokenized = _context_free(vocabulary)
+        self._tokenize = partial(vocabulary.tokenize, special=False)
+        self._mark = self._tokenize(_MARK)
 
     def __call__(self, text: str | bytes) -> list[int]:
+        """As one that stands after others."""
         whole = text.decode(errors="replace") if isinstance(text, bytes) else text
-        return list(self._tokenized(whole))
-
-
-def _context_free(vocabulary: EngineTokenizer) -> Callable[[str], Sequence[int]]:
-    """Tokenizes a text as one that stands after others."""
-    mark = vocabulary.tokenize(_MARK, special=False)
-
-    def tokenized(text: str) -> Sequence[int]:
-        tokens = vocabulary.tokenize(_MARK + text, special=False)
-        if tokens[: len(mark)] == mark:
-            return tokens[len(mark) :]
-        return vocabulary.tokenize(text, special=False)
-
-    return tokenized
+        tokens, marked = self._tokenize(_MARK + whole), len(self._mark)
+        apart = tokens[:marked] == self._mark
+        return list(tokens[marked:] if apart else self._tokenize(whole))
 
 
 class GrammarTokenizer:
@@ -336,7 +327,7 @@ STACK = 256 << 20  # bytes; of address space, of which only what is reached beco
 class Compiling(msgspec.Struct, eq=False):
     """One grammar under way, and how many jobs wait for it."""
 
-    future: "Future[LLMatcher]"
+    future: "asyncio.Future[LLMatcher]"
     waiting: int = 0
 
 
@@ -386,25 +377,25 @@ class Grammars:
         compiling = self._under_way.get(grammar) or self._begin(grammar)
         compiling.waiting += 1
         try:
-            await _done(compiling.future)
+            await asyncio.wait([compiling.future])  # a cancelled caller leaves it to the others
             return compiling.future.result()
         finally:
             compiling.waiting -= 1
             if not compiling.waiting:
-                self._ended(grammar, compiling)
+                self._ended(grammar, compiling.future)
 
     def _begin(self, grammar: str) -> Compiling:
-        compiling = Compiling(submit_deep(self._threads, STACK, partial(self._compile, grammar)))
-        self._under_way[grammar] = compiling
+        compile_ = partial(self._compile, grammar)
+        future = asyncio.wrap_future(submit_deep(self._threads, STACK, compile_))
+        compiling = self._under_way[grammar] = Compiling(future)
         return compiling
 
-    def _ended(self, grammar: str, compiling: Compiling) -> None:
+    def _ended(self, grammar: str, future: "asyncio.Future[LLMatcher]") -> None:
         """No job waits for it any more: it is done, or cancelled."""
         del self._under_way[grammar]
-        if compiling.future.cancel() or not compiling.future.done():
-            return
-        if compiling.future.exception() is None:
-            self._keep(grammar, compiling.future.result())
+        cancelled = future.cancel() or future.cancelled()
+        if not cancelled and future.exception() is None:
+            self._keep(grammar, future.result())
 
     def _keep(self, grammar: str, compiled: LLMatcher) -> None:
         self._known[grammar] = compiled
@@ -425,10 +416,3 @@ class Grammars:
         if compiled.is_error():
             raise InvalidJob(f"can't be enforced: {compiled.get_error()}", "response_format")
         return compiled
-
-
-async def _done(future: "Future[LLMatcher]") -> None:
-    """A cancelled caller leaves `future` to the other waiters."""
-    waiter = asyncio.wrap_future(future)
-    waiter.add_done_callback(lambda one: one.cancelled() or one.exception())
-    await asyncio.wait([waiter])
