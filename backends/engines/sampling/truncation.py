@@ -204,46 +204,30 @@ class Temperature:
     """The temperature of every row, dynamic where its bounds differ, after its smoothing."""
 
     def __init__(self, samplings: Sequence[Sampling], device: torch.device) -> None:
-        self._device = device
-        dynamic = [sampling.min_temp != sampling.max_temp for sampling in samplings]
-        smooth = any(sampling.smoothing_factor > 0 for sampling in samplings)
-        fixed = [
-            1.0 if moves else sampling.temperature
-            for sampling, moves in zip(samplings, dynamic, strict=True)
-        ]
-        self._fixed = column(fixed, device) if any(value != 1.0 for value in fixed) else None
-        self._dynamic = self._bounds(samplings, dynamic) if any(dynamic) else None
-        self._smooth = self._curves(samplings) if smooth else None
-
-    @property
-    def changes(self) -> bool:
-        return not (self._fixed is None and self._dynamic is None and self._smooth is None)
+        ranges = [_range(sampling) for sampling in samplings]
+        factors = [sampling.smoothing_factor for sampling in samplings]
+        exponents = [sampling.temp_exponent for sampling in samplings]
+        curves = [sampling.smoothing_curve for sampling in samplings]
+        smooth, dynamic = any(factors), any(low != high for low, high in ranges)
+        self._low, self._high = (column(ends, device) for ends in zip(*ranges, strict=True))
+        self._exponent = column(exponents, device) if dynamic else None
+        self._smooth = (column(factors, device), column(curves, device)) if smooth else None
+        self.changes = smooth or any(ends != (1.0, 1.0) for ends in ranges)
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
-        """New logits, or the same where there is nothing to change."""
+        """New logits."""
         if self._smooth is not None:
             logits = smoothed(torch, logits, *self._smooth)
-        if self._dynamic is not None:
-            logits = logits / _dynamic(logits, *self._dynamic)
-        return logits if self._fixed is None else logits / self._fixed
+        if self._exponent is None:
+            return logits / self._low
+        return logits / _dynamic(logits, self._low, self._high, self._exponent)
 
-    def _bounds(self, samplings: Sequence[Sampling], on: Sequence[bool]) -> Sequence[torch.Tensor]:
-        pairs = list(zip(samplings, on, strict=True))
-        return (
-            column(
-                [sampling.min_temp if moves else 1.0 for sampling, moves in pairs], self._device
-            ),
-            column(
-                [sampling.max_temp if moves else 1.0 for sampling, moves in pairs], self._device
-            ),
-            column([sampling.temp_exponent for sampling in samplings], self._device),
-        )
 
-    def _curves(self, samplings: Sequence[Sampling]) -> Sequence[torch.Tensor]:
-        return (
-            column([sampling.smoothing_factor for sampling in samplings], self._device),
-            column([sampling.smoothing_curve for sampling in samplings], self._device),
-        )
+def _range(sampling: Sampling) -> tuple[float, float]:
+    """The lowest and the highest temperature."""
+    if sampling.min_temp == sampling.max_temp:
+        return sampling.temperature, sampling.temperature
+    return sampling.min_temp, sampling.max_temp
 
 
 def _dynamic(
