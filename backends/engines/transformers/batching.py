@@ -75,19 +75,13 @@ class Sampler(msgspec.Struct, eq=False):
                 self._batch = SamplerBatch(states, self._context)
             return self._sampled(self._batch, logits)
         except Exception as error:
+            self._batch = None
             if ran_out(error):
                 raise
-        self._batch = None
-        return [self._alone(state, row) for state, row in zip(states, logits.split(1), strict=True)]
-
-    def _alone(self, state: SamplerState, logits: torch.Tensor) -> Sampled | Exception:
-        try:
-            [sampled] = self._sampled(SamplerBatch([state], self._context), logits)
-        except Exception as error:
-            if ran_out(error):
-                raise
-            return error
-        return sampled
+            if len(states) == 1:
+                return [error]
+        rows = zip(states, logits.split(1), strict=True)
+        return [one for state, row in rows for one in self.sample([state], row)]
 
     def _sampled(self, batch: SamplerBatch, logits: torch.Tensor) -> list[Sampled]:
         tokens = batch.draw(logits)
@@ -216,31 +210,34 @@ class Batching(Sequences[BatchRow]):
         return [*forced, *read, *self._continue_answers(), *self._read_prompts()]
 
     def _continue_answers(self) -> list[StepResult]:
-        """One token for every job that has all but its newest token in the grid."""
+        """One token for every job that has all but its newest token in the grid; where all have,
+        the logits behind what is drafted for them, too.
+        """
         rows = [row for row, one in enumerate(self._busy) if one.left == 1 and not one.scoring]
         if not rows:
             return []
-        if len(rows) == len(self._running) and (drafts := self._drafts()):
-            return self._verify(drafts)
+        together = len(rows) == len(self._running)
+        drafts = self._drafts() if together else {}
         first, last = rows[0], rows[-1] + 1
         # A job still reading its prompt may sit between: what is written for it is garbage, at a
         # cell that its next chunk overwrites before it is read. Its states are put back.
         span = self._busy[first:last]
         between = set(range(first, last)).difference(rows) if self._grid.keeps_states else ()
         states = {row: [one.clone() for one in self._grid.states(row)] for row in between}
-        self._threads.begin(len(span))
-        logits = self._forward.run(first, [(r.tokens[r.fed],) for r in span], [r.fed for r in span])
+        tokens = [[r.tokens[r.fed], *drafts.get(r.key, NO_DRAFT).tokens] for r in span]
+        self._threads.begin(len(tokens) * len(tokens[0]))
+        logits = self._forward.each(first, tokens, [running.fed for running in span])
         self._prompts.answered(self._ended())
-        if len(rows) == len(self._running):
+        if together:
             self._speculation.stepped(self._threads.needed)
         for row, kept in states.items():
             self._grid.put_back(row, kept)
-        if len(rows) < len(span):
-            logits = logits[[row - first for row in rows]]
         ready = [self._busy[row] for row in rows]
         for running in ready:
+            running.drafted = deque(drafts.get(running.key, NO_DRAFT).tokens)
+            running.logits = logits[running.row - first]
             self._fed(running, 1)
-        return self._draw(ready, logits)
+        return self._draw_next(ready, drafts)
 
     def _drafts(self) -> Mapping[int, StepDraft]:
         """What to verify behind the newest tokens of all jobs, by key."""
@@ -250,19 +247,6 @@ class Batching(Sequences[BatchRow]):
         return self._speculation.drafts(
             [self._answering(running, cells - len(running.tokens)) for running in self._busy]
         )
-
-    def _verify(self, drafts: Mapping[int, StepDraft]) -> list[StepResult]:
-        """One token for every job, and the logits of those behind it."""
-        tokens = [[running.tokens[-1], *drafts[running.key].tokens] for running in self._busy]
-        self._threads.begin(len(tokens) * len(tokens[0]))
-        logits = self._forward.verify(0, tokens, [running.fed for running in self._busy])
-        self._prompts.answered(self._ended())
-        self._speculation.stepped(self._threads.needed)
-        for running, row in zip(self._busy, logits, strict=True):
-            running.drafted = deque(drafts[running.key].tokens)
-            running.logits = row
-            self._fed(running, 1)
-        return self._draw_next(tuple(self._busy), drafts)
 
     def _draw_next(
         self, waiting: Sequence[BatchRow], drafts: Mapping[int, StepDraft] = {}
@@ -278,6 +262,7 @@ class Batching(Sequences[BatchRow]):
                 drafted = drafts.get(running.key, NO_DRAFT).meant
                 results.append(Token(token.key, token.id, token.logprob, drafted, accepted))
             else:
+                self._cut_off(running)
                 results.append(token)
         return results
 

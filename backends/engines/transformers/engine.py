@@ -42,7 +42,6 @@ class TransformersEngine(VocabularyTokenizer):
         self._batching = _batching(loaded, context, threads, speculation, pace)
         sampler, length = Sampler(context, loaded.vocabulary.piece), loaded.info.context_length
         self._solo = Solo(loaded.model, loaded.vocabulary, context, sampler, length, threads)
-        self._alone: set[int] = set()  # the keys of Solo's jobs
         # `generate` gives the logits after the last token alone.
         self.info: ModelInfo = msgspec.structs.replace(
             loaded.info,
@@ -63,9 +62,7 @@ class TransformersEngine(VocabularyTokenizer):
         else:
             ids = torch.tensor([job.prompt], device=self._device)
             inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-        count = self._solo.admit(key, job, inputs, mask)
-        self._alone.add(key)
-        return count
+        return self._solo.admit(key, job, inputs, mask)
 
     @property
     def kept(self) -> Beginnings:
@@ -103,12 +100,10 @@ class TransformersEngine(VocabularyTokenizer):
 
     def release(self, key: int) -> int:
         with torch.inference_mode():
-            cached = self._worker(key).release(key)
-        self._alone.discard(key)
-        return cached
+            return self._worker(key).release(key)
 
     def _worker(self, key: int) -> Batching | Solo:
-        if key in self._alone or self._batching is None:
+        if self._batching is None or key in self._solo.jobs:
             return self._solo
         return self._batching
 
@@ -118,7 +113,6 @@ class TransformersEngine(VocabularyTokenizer):
 
     def _forget(self) -> None:
         self._solo.clear()
-        self._alone.clear()
         if self._batching is not None:
             self._batching.clear()
 

@@ -176,9 +176,9 @@ class Forward:
             return list(self._steps(first, tokens, starts))[-1]
         return self._last(self._pass(first, tokens, starts, _ends(counts)), counts)
 
-    def verify(self, first: int, tokens: Rows, starts: Sequence[int]) -> torch.Tensor:
+    def each(self, first: int, tokens: Rows, starts: Sequence[int]) -> torch.Tensor:
         """As `run`, of equally many tokens in each row; the logits after each of them: (rows,
-        tokens, vocabulary), float32. Not where layers keep states.
+        tokens, vocabulary), float32. No more than one token where layers keep states.
         """
         return self._pass(first, tokens, starts, range(len(tokens[0]))).float()
 

@@ -119,23 +119,23 @@ class Solo(msgspec.Struct, eq=False):
     _sampler: Sampler
     _length: int
     _threads: StepThreads
-    _jobs: dict[int, SoloJob] = {}
+    jobs: dict[int, SoloJob] = {}  # by their keys
 
     def admit(self, key: int, job: Generation, inputs: Inputs, mask: Mask | None = None) -> int:
         """`inputs` is the prompt as the model's forward wants it; returns its tokens, pictures
         counted.
         """
-        self._jobs[key] = SoloJob(key, job, inputs, self._context)
-        self._jobs[key].state.mask = mask
-        return len(self._jobs[key].tokens)
+        self.jobs[key] = SoloJob(key, job, inputs, self._context)
+        self.jobs[key].state.mask = mask
+        return len(self.jobs[key].tokens)
 
     @property
     def turn(self) -> int:
         """The key of the job that runs, or runs next."""
-        return next(iter(self._jobs))
+        return next(iter(self.jobs))
 
     def step(self) -> list[Token | JobFailed]:
-        return [self._next(self._jobs[self.turn])] if self._jobs else []
+        return [self._next(self.jobs[self.turn])] if self.jobs else []
 
     def _next(self, running: SoloJob) -> Token | JobFailed:
         self._threads.begin(running.unread)
@@ -158,11 +158,11 @@ class Solo(msgspec.Struct, eq=False):
         return Token(running.key, token, found)
 
     def force(self, key: int, tokens: Sequence[int]) -> None:
-        self._jobs[key].forced += tokens
+        self.jobs[key].forced += tokens
 
     def rewind(self, key: int, count: int, banned: Collection[int]) -> None:
         """`generate` can't go back: another one begins with what is left."""
-        running = self._jobs[key]
+        running = self.jobs[key]
         running.forced.clear()
         del running.tokens[len(running.tokens) - count :]
         running.state.rewound(banned)
@@ -170,13 +170,13 @@ class Solo(msgspec.Struct, eq=False):
         running.stop()
 
     def release(self, key: int) -> int:
-        running = self._jobs.pop(key)
+        running = self.jobs.pop(key)
         self._sampler.clear()
         running.stop()
         return 0
 
     def clear(self) -> None:
-        for key in list(self._jobs):
+        for key in list(self.jobs):
             self.release(key)
 
 
