@@ -5,7 +5,7 @@ the configuration. A reply is one JSON document, or an event of a stream, with t
 encoded once.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -69,7 +69,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     rate_headers: RateHeaders = RATE_HEADERS
 
 
-class Reply(ABC):
+class Reply(msgspec.Struct, eq=False):
     """A dialect's reply to one request: frames of a stream, or one whole body, from the same
     deltas.
     """

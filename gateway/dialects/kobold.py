@@ -297,6 +297,7 @@ def error_event(error: GatewayError) -> bytes:
 
 
 EVENT = b"message"
+STEP = FrameTemplate(named_frame(EVENT, TokenStep(token=PLACEHOLDER)))
 
 
 class Growing(msgspec.Struct, eq=False):
@@ -316,10 +317,12 @@ class Growing(msgspec.Struct, eq=False):
 class KoboldReply(Reply):
     """The answer to one request, as a stream or whole."""
 
-    def __init__(self, *, results: int, shows_stop: bool) -> None:
-        self._shows_stop = shows_stop
-        self._all = [Growing() for _ in range(results)]
-        self._step = FrameTemplate(named_frame(EVENT, TokenStep(token=PLACEHOLDER)))
+    results: int
+    shows_stop: bool
+    _all: list[Growing] = msgspec.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._all = [Growing() for _ in range(self.results)]
 
     @property
     def stop_reason(self) -> int:
@@ -333,7 +336,7 @@ class KoboldReply(Reply):
     def delta(self, delta: Delta) -> bytes:
         """Some more of the text."""
         text = self.add(delta)
-        return self._step.render(text) if text else b""
+        return STEP.render(text) if text else b""
 
     def add(self, delta: Delta) -> str:
         """Keep what `delta` says for `whole`; its text."""
@@ -341,7 +344,7 @@ class KoboldReply(Reply):
         text, end = raw_text(delta)
         if end is not None:
             growing.end(end)
-            text += end.stop if end.stop and self._shows_stop else ""
+            text += end.stop if end.stop and self.shows_stop else ""
         growing.texts.append(text)
         return text
 

@@ -265,18 +265,27 @@ class TgiReply(Reply):
     list, as TGI answers at `/`.
     """
 
-    def __init__(self, exchange: TgiExchange, *, listed: bool = False) -> None:
-        self._exchange = exchange
-        self._listed = listed
-        self._shows_top = bool(exchange.request.answering.logprobs)
-        sampling = exchange.request.answering.sampling
-        self._seed = sampling.values.seed if "seed" in sampling.named else None
-        self._texts: list[str] = [exchange.prompt]
-        self._waiting: tuple[TokenLogprob, ...] = ()  # of text that is held back
-        self._tokens: list[TokenWire] = []
-        self._top: list[Sequence[TokenWire]] = []
-        self._sent = 0
-        self._finish: Finish = "length"
+    exchange: TgiExchange
+    listed: bool = False
+    _texts: list[str] = msgspec.field(default_factory=list)
+    _waiting: tuple[TokenLogprob, ...] = ()  # of text that is held back
+    _tokens: list[TokenWire] = msgspec.field(default_factory=list)
+    _top: list[Sequence[TokenWire]] = msgspec.field(default_factory=list)
+    _sent: int = 0
+    _finish: Finish = "length"
+
+    @property
+    def _shows_top(self) -> bool:
+        return bool(self.exchange.request.answering.logprobs)
+
+    @property
+    def _seed(self) -> int | None:
+        sampling = self.exchange.request.answering.sampling
+        return sampling.values.seed if "seed" in sampling.named else None
+
+    @property
+    def _text(self) -> str:
+        return self.exchange.prompt + "".join(self._texts)
 
     def delta(self, delta: Delta) -> bytes:
         """Some more of the text: an event for each token, or one for all of them."""
@@ -284,7 +293,7 @@ class TgiReply(Reply):
         self.add(delta)
         tokens, top = self._tokens[before:], self._top[before:]
         frames = [self._step(token, top[at : at + 1]) for at, token in enumerate(tokens)]
-        if not self._exchange.details:
+        if not self.exchange.details:
             del self._tokens[:], self._top[:]
         return b"".join(frames)
 
@@ -300,7 +309,7 @@ class TgiReply(Reply):
             StreamStep(
                 index=self._sent + 1,
                 token=TokenWire(text="", special=True),
-                generated_text="".join(self._texts),
+                generated_text=self._text,
                 details=details,
             )
         )
@@ -320,10 +329,10 @@ class TgiReply(Reply):
     def whole(self, usage: Usage) -> bytes:
         """The JSON body."""
         generated = Generated(
-            generated_text="".join(self._texts),
-            details=self._details(usage) if self._exchange.details else UNSET,
+            generated_text=self._text,
+            details=self._details(usage) if self.exchange.details else UNSET,
         )
-        return body([generated] if self._listed else generated)
+        return body([generated] if self.listed else generated)
 
     def _keep(self, text: str, logprobs: Sequence[TokenLogprob]) -> None:
         """Tokens of their own where the text is theirs, else one for all of it."""

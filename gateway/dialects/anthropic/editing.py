@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, TypeAlias
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import replace
 
 from gateway.terms.request import CHARACTERS, Message, TextPart, Unapplied
@@ -64,10 +64,10 @@ class ContextManaged(msgspec.Struct, frozen=True):
 
 
 class Edited(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation, and what became of the edits. `managed`: None where none were asked for."""
+    """A conversation, and what became of the edits. `managed`: UNSET where none were asked for."""
 
     messages: tuple[Message, ...]
-    managed: ContextManaged | None = None
+    managed: ContextManaged | UnsetType = UNSET
     unapplied: tuple[Unapplied, ...] = ()
 
 

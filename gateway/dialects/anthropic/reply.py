@@ -210,10 +210,10 @@ class BlockStop(msgspec.Struct, frozen=True, tag_field="type", tag="content_bloc
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """Why the answer ended."""
+    """Why the answer ended; null: it has not."""
 
-    stop_reason: StopReason
-    stop_sequence: str | None
+    stop_reason: StopReason | None = None
+    stop_sequence: str | None = None
 
 
 class MessageDelta(msgspec.Struct, frozen=True, tag_field="type", tag="message_delta"):
@@ -262,7 +262,7 @@ class _Blocks(msgspec.Struct, eq=False):
         McpToolUseBlock: InputDelta(PLACEHOLDER),
     }
 
-    signature: str
+    signature: str = ""
     open: type[Block] | None = None
     _all: list[tuple[Block, list[str]]] = []  # each as it began, and its text
     _template: FrameTemplate | None = None
@@ -330,33 +330,25 @@ def result_block(answered: ToolAnswered) -> McpToolResultBlock:
 
 
 class MessagesReply(Reply):
-    """The answer to one request, as a stream or whole."""
+    """The answer to one request, as a stream or whole. `prompt_tokens` are sent when it begins;
+    what was cached is not known then. `served`: tools that are run here, by their functions' names.
+    """
 
-    def __init__(
-        self,
-        exchange: MessagesExchange,
-        *,
-        id: str,
-        model: str,
-        prompt_tokens: int,
-        served: Mapping[str, ServedTool] = {},
-    ) -> None:
-        """`prompt_tokens` are sent when the answer begins; what was cached is not known then.
-        `served`: tools that are run here, by their functions' names.
-        """
-        self._served = served
-        self._id = id
-        self._model = model
-        self._prompt_tokens = prompt_tokens
-        self._managed = exchange.managed if exchange.managed is not None else UNSET
-        self._hides_thinking = exchange.request.thinking.shown == "hidden"
-        self._ending = Ending("end_turn", None)
-        self._blocks = _Blocks(signature=id)
+    exchange: MessagesExchange
+    id: str
+    model: str
+    prompt_tokens: int
+    served: Mapping[str, ServedTool] = {}
+    _ending: Ending = Ending()
+    _blocks: _Blocks = msgspec.field(default_factory=_Blocks)
+
+    def __post_init__(self) -> None:
+        self._blocks.signature = self.id
 
     def opening(self) -> bytes:
         """The message without content."""
-        usage = UsageWire(input_tokens=self._prompt_tokens, output_tokens=0)
-        return named_frame(b"message_start", MessageStart(self._message((), None, usage)))
+        usage = UsageWire(input_tokens=self.prompt_tokens, output_tokens=0)
+        return named_frame(b"message_start", MessageStart(self._message((), usage)))
 
     def delta(self, delta: Delta) -> bytes:
         """Some more of the answer."""
@@ -373,9 +365,10 @@ class MessagesReply(Reply):
             case Content(text):
                 return self._grow_text(TextBlock(""), text)
             case Reasoning(text):
-                return b"" if self._hides_thinking else self._grow_text(ThinkingBlock("", ""), text)
+                hidden = self.exchange.request.thinking.shown == "hidden"
+                return b"" if hidden else self._grow_text(ThinkingBlock("", ""), text)
             case ToolOpened(name=name):
-                return self._blocks.begin(use_block(event, self._served.get(name), NO_INPUT))
+                return self._blocks.begin(use_block(event, self.served.get(name), NO_INPUT))
             case ArgumentsGrown(fragment=fragment):
                 return self._blocks.grow(fragment) if fragment else b""
             case ToolClosed():
@@ -392,31 +385,23 @@ class MessagesReply(Reply):
 
     def closing(self, usage: Usage) -> bytes:
         """Why it ended, what it cost, and the end."""
-        last = MessageDelta(self._ending, _usage(usage), self._managed)
+        last = MessageDelta(self._ending, _usage(usage), self.exchange.managed)
         return named_frame(b"message_delta", last) + named_frame(b"message_stop", MessageStop())
 
     def whole(self, usage: Usage) -> bytes:
         """The JSON body."""
-        whole = self._message(self._blocks.whole(), self._ending, _usage(usage))
-        return body(msgspec.structs.replace(whole, context_management=self._managed))
+        whole = self._message(self._blocks.whole(), _usage(usage))
+        return body(msgspec.structs.replace(whole, context_management=self.exchange.managed))
 
-    def _message(
-        self, content: tuple[Block, ...], ending: Ending | None, usage: UsageWire
-    ) -> MessageWhole:
-        return MessageWhole(
-            id=self._id,
-            model=self._model,
-            content=content,
-            stop_reason=ending.stop_reason if ending else None,
-            stop_sequence=ending.stop_sequence if ending else None,
-            usage=usage,
-        )
+    def _message(self, content: tuple[Block, ...], usage: UsageWire) -> MessageWhole:
+        ended = alike(MessageWhole, self._ending)
+        return ended(id=self.id, model=self.model, content=content, usage=usage)
 
 
 def _ending(last: Finished) -> Ending:
     if last.stop is not None:
         return Ending("stop_sequence", last.stop)
-    return Ending(_STOPS[last.reason], None)
+    return Ending(_STOPS[last.reason])
 
 
 def _usage(usage: Usage) -> UsageWire:

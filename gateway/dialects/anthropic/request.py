@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from gateway.dialects.anthropic.editing import ContextManaged, ContextWire, edited
 from gateway.dialects.anthropic.history import History, read_history, stripped
@@ -337,7 +337,7 @@ class MessagesExchange(msgspec.Struct, frozen=True, kw_only=True):
 
     request: ChatRequest
     stream: bool = False
-    managed: ContextManaged | None = None  # None: `context_management` was not asked for
+    managed: ContextManaged | UnsetType = UNSET  # `context_management` was not asked for
 
 
 _FIELDS = SHAPE_FIELDS | HARMLESS.keys() | names_of(MessagesWire, SamplingWire)

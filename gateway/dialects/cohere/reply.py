@@ -83,21 +83,20 @@ REASONS: dict[str, FinishReason] = {
 
 
 class CohereReply(Reply):
-    """The answer to one request, as a stream or whole."""
+    """The answer to one request, as a stream or whole. `logprobs`: they are asked for."""
 
-    def __init__(self, *, id: str, logprobs: bool) -> None:
-        self._id = id
-        self._wants_logprobs = logprobs
-        self._waiting: tuple[TokenLogprob, ...] = ()  # of text that is held back
-        self._logprobs: list[LogprobWire] = []
-        self._blocks: list[tuple[Kind, list[str]]] = []
-        self._is_open = False  # the last of them
-        self._calls: list[tuple[ToolOpened, list[str]]] = []
-        self._finish: FinishReason = "COMPLETE"
+    id: str
+    logprobs: bool
+    _waiting: tuple[TokenLogprob, ...] = ()  # of text that is held back
+    _logprobs: list[LogprobWire] = msgspec.field(default_factory=list)
+    _blocks: list[tuple[Kind, list[str]]] = msgspec.field(default_factory=list)
+    _is_open: bool = False  # the last of them
+    _calls: list[tuple[ToolOpened, list[str]]] = msgspec.field(default_factory=list)
+    _finish: FinishReason = "COMPLETE"
 
     def opening(self) -> bytes:
         """Whose turn it is."""
-        return _framed(MessageStart(self._id, MessageDelta({"role": "assistant", "content": []})))
+        return _framed(MessageStart(self.id, MessageDelta({"role": "assistant", "content": []})))
 
     def delta(self, delta: Delta) -> bytes:
         """Some more of the answer."""
@@ -105,7 +104,7 @@ class CohereReply(Reply):
 
     def closing(self, usage: Usage) -> bytes:
         """The last event: why it ended, and what it cost."""
-        return _framed(MessageEnd(self._id, EndDelta(self._finish, _usage(usage))))
+        return _framed(MessageEnd(self.id, EndDelta(self._finish, _usage(usage))))
 
     def whole(self, usage: Usage) -> bytes:
         """The JSON body."""
@@ -116,11 +115,11 @@ class CohereReply(Reply):
         ]
         return body(
             ChatAnswer(
-                id=self._id,
+                id=self.id,
                 finish_reason=self._finish,
                 message=AnswerMessage(content=blocks or UNSET, tool_calls=calls or UNSET),
                 usage=_usage(usage),
-                logprobs=self._logprobs if self._wants_logprobs else UNSET,
+                logprobs=self._logprobs if self.logprobs else UNSET,
             )
         )
 

@@ -102,19 +102,14 @@ class CompletionReply(Reply):
     that has ended.
     """
 
-    def __init__(
-        self,
-        exchange: CompletionExchange,
-        *,
-        model: str,
-        report: Callable[[int], ChoiceReport | None],
-        parameters: Parameters | None = None,
-    ) -> None:
-        self._exchange = exchange
-        self._model = model
-        self._report = report
-        self._parameters = UNSET if parameters is None else parameters
-        self._choices = [_Growing() for _ in range(exchange.choices)]
+    exchange: CompletionExchange
+    model: str
+    report: Callable[[int], ChoiceReport | None]
+    parameters: Parameters | None = None
+    _choices: list[_Growing] = msgspec.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._choices = [_Growing() for _ in range(self.exchange.choices)]
 
     def delta(self, delta: Delta) -> bytes:
         """Some more of one choice, by tokens where those have probabilities; the end is sent by
@@ -159,23 +154,23 @@ class CompletionReply(Reply):
         """The last piece of each choice, with the fields that the request chose; without a choice
         all of them.
         """
-        names = self._exchange.response_fields
+        names = self.exchange.response_fields
         for index, choice in enumerate(self._choices):
             last = self._last(index, choice, usage)
             yield chosen(msgspec.to_builtins(last), names) if names else last
 
     def _last(self, index: int, choice: _Growing, usage: Usage) -> Completion:
         """With the text of a whole answer: what a stream has sent is not kept."""
-        report, returns_tokens = self._report(index), self._exchange.return_tokens
+        report, returns_tokens = self.report(index), self.exchange.return_tokens
         cost = report.usage if report else usage
         return Completion(
             index=index,
             content="".join(choice.texts),
-            tokens=choice.next_tokens(None) if returns_tokens or self._exchange.stream else (),
+            tokens=choice.next_tokens(None) if returns_tokens or self.exchange.stream else (),
             stop=True,
             completion_probabilities=self._probabilities(choice.logprobs),
             id_slot=UNSET if report is None or report.job.slot is None else report.job.slot,
-            model=self._model,
+            model=self.model,
             tokens_predicted=cost.completion_tokens,
             tokens_evaluated=cost.prompt_tokens,
             generation_settings=self._settings(report),
@@ -186,7 +181,7 @@ class CompletionReply(Reply):
             stopping_word=choice.stopping_word,
             tokens_cached=cost.cached_tokens,
             timings=timings(cost),
-            parameters=self._parameters,
+            parameters=self.parameters or UNSET,
         )
 
     def _settings(self, report: ChoiceReport | None) -> GenerationSettings | UnsetType:
@@ -196,8 +191,8 @@ class CompletionReply(Reply):
         return own_settings(
             report.job,
             context_length=report.context_length,
-            model=self._model,
-            stream=self._exchange.stream,
+            model=self.model,
+            stream=self.exchange.stream,
         )
 
     def _probabilities(self, logprobs: Sequence[TokenLogprob]) -> Sequence[TokenWire] | UnsetType:
@@ -208,14 +203,14 @@ class CompletionReply(Reply):
 
     def _token(self, one: TokenLogprob) -> TokenWire:
         top = [CandidateWire(**self._candidate(other)) for other in one.top]
-        if self._exchange.post_sampling_probs:
+        if self.exchange.post_sampling_probs:
             return TokenWire(**self._candidate(one.chosen), top_probs=top)
         return TokenWire(**self._candidate(one.chosen), top_logprobs=top)
 
     def _candidate(self, candidate: Candidate) -> dict[str, Any]:
         text = token_text(candidate)
         known = {"id": candidate.token, "token": text, "bytes": tuple(candidate.text)}
-        if self._exchange.post_sampling_probs:
+        if self.exchange.post_sampling_probs:
             return {**known, "prob": math.exp(candidate.logprob)}
         return {**known, "logprob": max(candidate.logprob, _LEAST)}
 

@@ -100,30 +100,24 @@ class ChunkWire(msgspec.Struct, frozen=True, kw_only=True):
 
 class OllamaReply(Reply):
     """The answer to one request, as a stream or whole. Calls are sent whole, each in a line of its
-    own.
+    own. `chat`: it is a `message`; else a `response`. `created_at`: RFC 3339.
     """
 
-    def __init__(
-        self,
-        *,
-        model: str,
-        created_at: str,
-        chat: bool,
-        hides_thinking: bool = False,
-        load_seconds: float = 0.0,
-    ) -> None:
-        """`chat`: the reply is a `message`; else a `response`. `created_at`: RFC 3339."""
-        self._model = model
-        self._created_at = created_at
-        self._chat = chat
-        self._hides_thinking = hides_thinking
-        self._load_seconds = load_seconds
-        self._reason = "stop"
-        self._growing: dict[int, tuple[ToolOpened, list[str]]] = {}
-        self._texts: Mapping[type[Event], list[str]] = {Content: [], Reasoning: []}
-        self._calls: list[CallWire] = []
-        self._logprobs: list[LogprobWire] = []
-        self._templates: Mapping[type[Event], FrameTemplate] = {
+    model: str
+    created_at: str
+    chat: bool
+    hides_thinking: bool = False
+    load_seconds: float = 0.0
+    _reason: str = "stop"
+    _growing: dict[int, tuple[ToolOpened, list[str]]] = msgspec.field(default_factory=dict)
+    _texts: dict[type[Event], list[str]] = msgspec.field(default_factory=dict)
+    _calls: list[CallWire] = msgspec.field(default_factory=list)
+    _logprobs: list[LogprobWire] = msgspec.field(default_factory=list)
+    _templates: Mapping[type[Event], FrameTemplate] = {}
+
+    def __post_init__(self) -> None:
+        self._texts = {Content: [], Reasoning: []}
+        self._templates = {
             Content: FrameTemplate(line(self._chunk(content=PLACEHOLDER))),
             Reasoning: FrameTemplate(line(self._chunk(thinking=PLACEHOLDER))),
         }
@@ -141,7 +135,7 @@ class OllamaReply(Reply):
 
     def _lines_of(self, event: Event) -> bytes:
         match event:
-            case Reasoning() if self._hides_thinking:
+            case Reasoning() if self.hides_thinking:
                 return b""
             case Content(text) | Reasoning(text) if text:
                 self._texts[type(event)].append(text)
@@ -185,7 +179,7 @@ class OllamaReply(Reply):
         return body(msgspec.structs.replace(chunk, done=True, done_reason=reason))
 
     def _ended(self, chunk: ChunkWire, usage: Usage) -> ChunkWire:
-        load, prefill, decode = self._load_seconds, usage.prefill_seconds, usage.decode_seconds
+        load, prefill, decode = self.load_seconds, usage.prefill_seconds, usage.decode_seconds
         return msgspec.structs.replace(
             chunk,
             done=True,
@@ -206,10 +200,8 @@ class OllamaReply(Reply):
         calls: tuple[CallWire, ...] = (),
         logprobs: Sequence[LogprobWire] = (),
     ) -> ChunkWire:
-        chunk = ChunkWire(
-            model=self._model, created_at=self._created_at, logprobs=logprobs or UNSET
-        )
-        if self._chat:
+        chunk = ChunkWire(model=self.model, created_at=self.created_at, logprobs=logprobs or UNSET)
+        if self.chat:
             message = MessageWire(
                 content=content, thinking=thinking or UNSET, tool_calls=calls or UNSET
             )

@@ -12,7 +12,6 @@ The contents of chunks avoid what clients were seen to fail on:
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from functools import cached_property
 from itertools import count
 from typing import Any, Literal
 
@@ -31,12 +30,7 @@ from gateway.dialects.openai.logprobs import (
     chat_logprobs,
     progress_wire,
 )
-from gateway.dialects.openai.reply import (
-    AnswerFacts,
-    CompletionObject,
-    CompletionReply,
-    StoppedChoice,
-)
+from gateway.dialects.openai.reply import CompletionObject, CompletionReply, StoppedChoice
 from gateway.dialects.openai.request import ChatExchange
 from gateway.terms.events import (
     ArgumentsGrown,
@@ -400,9 +394,19 @@ class ChatReply(CompletionReply):
 
     chunk = ChatChunk
 
-    def __init__(self, exchange: ChatExchange, facts: AnswerFacts) -> None:
-        super().__init__(exchange, facts)
-        request = exchange.request
+    exchange: ChatExchange
+    _steps: list[ChoiceSteps] = msgspec.field(default_factory=list)
+    _folds: list[ChoiceFold] = msgspec.field(
+        default_factory=list
+    )  # of the whole answer: those of a stream stay empty
+    _numbers: "count[int]" = msgspec.field(default_factory=count)  # of tools that were run here
+    _of_answer: dict[str, Any] = msgspec.field(
+        default_factory=dict
+    )  # what another server adds beside the choices
+    _templates: list[dict[type[Event], FrameTemplate]] = msgspec.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        request = self.exchange.request
         hidden = request.thinking.shown == "hidden"
         custom = frozenset(tool.name for tool in request.tools if tool.input is not None)
         self._steps = [
@@ -414,9 +418,8 @@ class ChatReply(CompletionReply):
             )
             for index in range(request.answering.n)
         ]
+        self._folds = [ChoiceFold(has_logprobs=self._has_logprobs) for _ in self._steps]
         self._unfinished = len(self._steps)
-        self._numbers = count()  # of tools that were run here
-        self._of_answer: dict[str, Any] = {}  # what another server adds beside the choices
         # The frames of plain text, by the event that fills them. Hidden reasoning has none.
         plain: dict[type[Event], ChatDelta] = {Content: ChatDelta(content=PLACEHOLDER)}
         if not hidden:
@@ -428,11 +431,6 @@ class ChatReply(CompletionReply):
             }
             for step in (self._steps if self._usage is None else ())
         ]
-
-    @cached_property
-    def _folds(self) -> list[ChoiceFold]:
-        """Of the whole answer: a stream has none."""
-        return [ChoiceFold(has_logprobs=self._has_logprobs) for _ in self._steps]
 
     def opening(self) -> bytes:
         """The role of every choice, in the order of their indexes, which clients rely on."""

@@ -29,9 +29,15 @@ class AnswerFacts(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     created: int
     model: str
-    parameters: Parameters | None = None
+    parameters: Parameters | UnsetType = UNSET
     fingerprint: str = ""
     usage: UsageSoFar | None = None
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """What stands in each chunk, and in a whole body."""
+        named = {"id": self.id, "created": self.created, "model": self.model}
+        return {**named, "system_fingerprint": self.fingerprint or UNSET}
 
 
 class CompletionObject(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,19 +71,18 @@ class CompletionReply(Reply):
 
     chunk: ClassVar[type[msgspec.Struct]]  # the struct of an event
 
-    def __init__(self, exchange: ChatExchange | TextExchange, facts: AnswerFacts) -> None:
-        self._usage = facts.usage if exchange.continuous_usage else None
-        self._parameters = UNSET if facts.parameters is None else facts.parameters
-        self._facts: dict[str, Any] = {
-            "id": facts.id,
-            "created": facts.created,
-            "model": facts.model,
-            "system_fingerprint": facts.fingerprint or UNSET,
-        }
-        self._include_usage = exchange.include_usage
-        self._has_logprobs = exchange.request.answering.logprobs is not None
-        self._unfinished = 0  # choices
-        self._end: Any = None  # the last choice's, which waits for the timings
+    exchange: ChatExchange | TextExchange
+    facts: AnswerFacts
+    _unfinished: int = 0  # choices
+    _end: Any = None  # the last choice's, which waits for the timings
+
+    @property
+    def _usage(self) -> UsageSoFar | None:
+        return self.facts.usage if self.exchange.continuous_usage else None
+
+    @property
+    def _has_logprobs(self) -> bool:
+        return self.exchange.request.answering.logprobs is not None
 
     def closing(self, usage: Usage) -> bytes:
         """The usage if it was asked for, else the timings in the last chunk; the end of the
@@ -86,29 +91,30 @@ class CompletionReply(Reply):
         end = b""
         if self._end is not None:
             end = frame(msgspec.structs.replace(self._chunk(self._end), timings=timings(usage)))
-        if not self._include_usage and self._parameters is UNSET:
+        include_usage, parameters = self.exchange.include_usage, self.facts.parameters
+        if not include_usage and parameters is UNSET:
             return end + DONE
-        cost = self._cost(usage) if self._include_usage else {}
-        chunk = self.chunk(**self._facts, choices=(), parameters=self._parameters, **cost)
+        cost = self._cost(usage) if include_usage else {}
+        chunk = self.chunk(**self.facts.shown, choices=(), parameters=parameters, **cost)
         return end + frame(chunk) + DONE
 
     def _frames_of(self, choices: Sequence[Any]) -> bytes:
         """Chunks with these steps of one choice; the last of all waits for `closing`."""
         if choices and choices[-1].finish_reason is not None:
             self._unfinished -= 1
-            if not self._unfinished and not self._include_usage:
+            if not self._unfinished and not self.exchange.include_usage:
                 *choices, self._end = choices
         return b"".join([frame(self._chunk(choice)) for choice in choices])
 
     def _chunk(self, choice: Any) -> msgspec.Struct:
         usage = UNSET if self._usage is None else usage_so_far(self._usage)
-        return self.chunk(**self._facts, choices=(choice,), usage=usage)
+        return self.chunk(**self.facts.shown, choices=(choice,), usage=usage)
 
     def _body(
         self, form: type[msgspec.Struct], choices: Sequence[Any], usage: Usage, **more: Any
     ) -> bytes:
-        facts = {**self._facts, **self._cost(usage), **more}
-        return body(form(**facts, choices=tuple(choices), parameters=self._parameters))
+        facts = {**self.facts.shown, **self._cost(usage), **more}
+        return body(form(**facts, choices=tuple(choices), parameters=self.facts.parameters))
 
     def _cost(self, usage: Usage) -> dict[str, Any]:
         return {"usage": usage_wire(usage), "timings": timings(usage)}

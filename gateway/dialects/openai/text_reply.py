@@ -19,12 +19,7 @@ from gateway.dialects.openai.logprobs import (
     TextOffsets,
     together,
 )
-from gateway.dialects.openai.reply import (
-    AnswerFacts,
-    CompletionObject,
-    CompletionReply,
-    StoppedChoice,
-)
+from gateway.dialects.openai.reply import CompletionObject, CompletionReply, StoppedChoice
 from gateway.dialects.openai.request import TextExchange
 from gateway.terms.events import Content, Delta, Finished, Usage, raw_text
 
@@ -48,19 +43,18 @@ class TextCompletion(
     choices: tuple[TextChoice, ...]
 
 
-class _Growing:
+class _Growing(msgspec.Struct, eq=False):
     """One choice while it grows. Log probabilities of held-back text wait for the text."""
 
-    def __init__(self, index: int, echo: str, *, has_logprobs: bool) -> None:
-        self.index = index
-        self._has_logprobs = has_logprobs
-        self.echo = echo
-        self._prompt = EchoedPrompt(echo)
-        self._scored = False
-        self._offsets = TextOffsets(echo)
-        self._cuts = TextCuts()
-        self._waiting: tuple[TokenLogprob, ...] = ()
-        self._said: list[TextChoice] = []  # for `whole`
+    index: int
+    echo: str
+    has_logprobs: bool
+    _prompt: EchoedPrompt
+    _offsets: TextOffsets
+    _cuts: TextCuts = msgspec.field(default_factory=TextCuts)
+    _scored: bool = False
+    _waiting: tuple[TokenLogprob, ...] = ()
+    _said: list[TextChoice] = []  # for `whole`
 
     def steps(self, delta: Delta) -> Iterable[TextChoice]:
         """The choices to send for `delta`: text first, by tokens; the finish reason alone."""
@@ -98,7 +92,7 @@ class _Growing:
         assert last.finish_reason is not None, "a choice is sent when it has ended"
         columns = [one.logprobs for one in self._said if one.logprobs is not UNSET]
         texts = ("" if self._scored else self.echo, *(one.text for one in self._said))
-        logprobs = together(columns) if self._has_logprobs else UNSET
+        logprobs = together(columns) if self.has_logprobs else UNSET
         return replace(last, text="".join(texts), logprobs=logprobs)
 
     def _columns(self, logprobs: Sequence[TokenLogprob]) -> TextLogprobs | UnsetType:
@@ -112,19 +106,20 @@ class TextReply(CompletionReply):
 
     chunk = TextCompletion
 
-    def __init__(
-        self, exchange: TextExchange, facts: AnswerFacts, echoes: Sequence[str] | None = None
-    ) -> None:
-        super().__init__(exchange, facts)
-        n = exchange.request.answering.n
-        texts = _echoes(exchange, echoes)
+    exchange: TextExchange
+    echoes: Sequence[str] | None = None
+    _choices: list[_Growing] = msgspec.field(default_factory=list)
+    _templates: list[FrameTemplate] = msgspec.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        n, has_logprobs = self.exchange.request.answering.n, self._has_logprobs
+        texts = [text for text in _echoes(self.exchange, self.echoes) for _ in range(n)]
         self._choices = [
-            _Growing(k, texts[k // n], has_logprobs=self._has_logprobs)
-            for k in range(len(texts) * n)
+            _Growing(index, text, has_logprobs, EchoedPrompt(text), TextOffsets(text))
+            for index, text in enumerate(texts)
         ]
         holes = (TextChoice(index=choice.index, text=PLACEHOLDER) for choice in self._choices)
         self._templates = [FrameTemplate(frame(self._chunk(hole))) for hole in holes]
-        self._is_plain = not self._has_logprobs and self._usage is None
         self._unfinished = len(self._choices)
 
     def opening(self) -> bytes:
@@ -140,7 +135,8 @@ class TextReply(CompletionReply):
     def delta(self, delta: Delta) -> bytes:
         """Some more of one choice."""
         match delta.events:
-            case (Content(text),) if text and self._is_plain:  # nearly every delta
+            case (Content(text),) if text and not self._has_logprobs and self._usage is None:
+                # Nearly every delta.
                 return self._templates[delta.choice].render(text)
         return self._frames_of(tuple(self._choices[delta.choice].steps(delta)))
 

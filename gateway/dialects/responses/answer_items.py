@@ -5,9 +5,9 @@ encoded once. At most one item is open. The kinds of items differ by what stands
 names of their events, and whether they have parts.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -136,6 +136,11 @@ class CompactionItem(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"
 
     id: str
     encrypted_content: str
+
+    @classmethod
+    def of(cls, summary: str, new_id: Callable[[], str]) -> Self:
+        """The item of `summary`."""
+        return cls(id=f"cmp_{new_id()}", encrypted_content=packed(summary))
 
 
 OutputItem: TypeAlias = (

@@ -12,7 +12,7 @@ import msgspec
 
 from gateway.dialects.dialect import Reply, body
 from gateway.dialects.responses.answer_items import CompactionItem
-from gateway.dialects.responses.items import Item, kept, packed
+from gateway.dialects.responses.items import Item, kept
 from gateway.dialects.responses.reply import UsageWire, usage_wire
 from gateway.terms.errors import InternalError
 from gateway.terms.events import Content, Delta, Usage
@@ -69,15 +69,13 @@ def summary_of(deltas: Sequence[Delta]) -> str:
 
 
 class CompactReply(Reply):
-    """The body of a compaction. It is never a stream."""
+    """The body of a compaction. It is never a stream. `items`: the whole conversation."""
 
-    def __init__(
-        self, items: Sequence[Item], *, id: str, created: int, new_id: Callable[[], str]
-    ) -> None:
-        """`items`: the whole conversation."""
-        self._said = kept([item for item in items if is_said(item)], new_id)
-        self._id, self._created, self._new_id = id, created, new_id
-        self._deltas: list[Delta] = []
+    items: Sequence[Item]
+    id: str
+    created: int
+    new_id: Callable[[], str]
+    _deltas: list[Delta] = msgspec.field(default_factory=list)
 
     def delta(self, delta: Delta) -> bytes:
         """Some more of the summary, of which nothing is sent."""
@@ -90,12 +88,12 @@ class CompactReply(Reply):
 
     def whole(self, usage: Usage) -> bytes:
         """The JSON body. Raises InternalError where the model said nothing."""
-        summary = packed(summary_of(self._deltas))
-        item = CompactionItem(id=f"cmp_{self._new_id()}", encrypted_content=summary)
-        output = (*self._said, item)
-        usage_ = usage_wire(usage)
+        said = kept([item for item in self.items if is_said(item)], self.new_id)
+        output = (*said, CompactionItem.of(summary_of(self._deltas), self.new_id))
         return body(
-            CompactedWire(id=self._id, created_at=self._created, output=output, usage=usage_)
+            CompactedWire(
+                id=self.id, created_at=self.created, output=output, usage=usage_wire(usage)
+            )
         )
 
 

@@ -26,7 +26,7 @@ from gateway.dialects.responses.answer_items import (
     event,
     kind_of,
 )
-from gateway.dialects.responses.items import ConversationWire, packed
+from gateway.dialects.responses.items import ConversationWire
 from gateway.dialects.responses.mcp_calls import McpCall, list_events, list_item
 from gateway.dialects.responses.mcp_items import McpListItem, listed_before
 from gateway.dialects.responses.request import ResponsesExchange
@@ -148,55 +148,49 @@ _CODES = {429: "rate_limit_exceeded", 400: "invalid_prompt"}
 class ResponsesReply(Reply):
     """The response to one request, as a stream or whole.
 
-    It exists before a model answers, so that it can also fail before.
+    It exists before a model answers, so that it can also fail before. `id` as clients know it;
+    `created` and `clock` are Unix time; `new_id` names items.
     """
 
-    def __init__(
-        self,
-        exchange: ResponsesExchange,
-        *,
-        id: str,
-        created: int,
-        new_id: Callable[[], str],
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        """`id` as clients know it; `created` and `clock` are Unix time; `new_id` names items."""
-        self._clock = clock
-        self._exchange = exchange
-        raw: Kind = "raw" if exchange.standard else "reasoning"
-        self._reasoning: Kind = "summary" if exchange.summarizes else raw
-        self._new_id = new_id
-        self._numbers = count()
-        self._is_open = False
-        self._current: GrowingItem | None = None
-        self._served: Mapping[str, ServedTool] = {}
-        self._running: dict[int, McpCall] = {}  # by the call's index
-        self._done: list[OutputItem] = []
-        self._reason: Incomplete | None = None
-        self._wire = _begun(exchange, id, created)
+    exchange: ResponsesExchange
+    id: str
+    created: int
+    new_id: Callable[[], str]
+    clock: Callable[[], float] = time.time
+    _numbers: "count[int]" = msgspec.field(default_factory=count)
+    _is_open: bool = False
+    _current: GrowingItem | None = None
+    _served: Mapping[str, ServedTool] = {}
+    _running: dict[int, McpCall] = msgspec.field(default_factory=dict)  # by the call's index
+    _done: list[OutputItem] = msgspec.field(default_factory=list)
+    _reason: Incomplete | None = None
+    _became: dict[str, Any] = msgspec.field(
+        default_factory=dict
+    )  # fields of the response, since it has begun
 
     @property
-    def id(self) -> str:
-        """The response's."""
-        return self._wire.id
+    def _reasoning(self) -> Kind:
+        if self.exchange.summarizes:
+            return "summary"
+        return "raw" if self.exchange.standard else "reasoning"
 
     def answered_by(self, model: str, sampling: Sampling | None = None) -> "ResponsesReply":
         """Now it is known who answers, and with which parameters."""
         used = {} if sampling is None else {name: getattr(sampling, name) for name in SHOWN}
-        self._wire = replace(self._wire, model=model, **used)
+        self._became |= {"model": model, **used}
         return self
 
     def queued(self) -> bytes:
         """The first event of one that runs in the background."""
         self._is_open = True
-        self._wire = replace(self._wire, status="queued")
+        self._became["status"] = "queued"
         return self._life("created") + self._life("queued")
 
     def opening(self) -> bytes:
         """It exists, and it runs."""
         created = b"" if self._is_open else self._life("created")
         self._is_open = True
-        self._wire = replace(self._wire, status="in_progress")
+        self._became["status"] = "in_progress"
         return (
             created
             + self._life("in_progress")
@@ -205,14 +199,13 @@ class ResponsesReply(Reply):
 
     def compacted(self, summary: str) -> None:
         """It begins with a summary of what came before, which its model was given instead."""
-        item = CompactionItem(id=f"cmp_{self._new_id()}", encrypted_content=packed(summary))
-        self._done.insert(0, item)
+        self._done.insert(0, CompactionItem.of(summary, self.new_id))
 
     def serves(self, tools: Mapping[str, ServedTool], listed: Sequence[ListedServer]) -> None:
         """It has `tools` that run here, of servers that were `listed`. Before it is opened."""
-        self._served, before = tools, listed_before(self._exchange.whole)
+        self._served, before = tools, listed_before(self.exchange.whole)
         self._done += [
-            list_item(self._new_id(), server) for server in listed if server.label not in before
+            list_item(self.new_id(), server) for server in listed if server.label not in before
         ]
 
     def _beginning(self, place: int, item: OutputItem) -> bytes:
@@ -244,10 +237,10 @@ class ResponsesReply(Reply):
         match one:
             case Content(text) if text:
                 return self._grow_text("message", text, logprobs)
-            case Reasoning(text) if text and self._exchange.request.thinking.shown != "hidden":
+            case Reasoning(text) if text and self.exchange.request.thinking.shown != "hidden":
                 return self._grow_text(self._reasoning, text, ())
             case ToolOpened(name=name):
-                return self._begin(kind_of(self._exchange.tools.offered.get(name)), one)
+                return self._begin(kind_of(self.exchange.tools.offered.get(name)), one)
             case ArgumentsGrown(fragment=fragment) if fragment and self._current is not None:
                 return self._current.fragment(fragment)
             case ToolClosed():
@@ -274,15 +267,15 @@ class ResponsesReply(Reply):
 
     def _begin(self, kind: Kind, call: ToolOpened | None = None) -> bytes:
         ended = self._leave()
-        placed = (self._new_id(), len(self._done), self._numbers)
+        placed = (self.new_id(), len(self._done), self._numbers)
         if call is not None and (tool := self._served.get(call.name)) is not None:
-            is_approved = any(call.id == each.id for each in self._exchange.request.approved)
+            is_approved = any(call.id == each.id for each in self.exchange.request.approved)
             kind = "approval" if tool.waits and not is_approved else "mcp"
             approved = call.id if is_approved else None
             self._current = McpCall(*placed, kind, call, tool=tool, approved=approved)
         else:
-            offered = self._exchange.tools.offered.get(call.name) if call else None
-            packs = self._exchange.packs_reasoning
+            offered = self.exchange.tools.offered.get(call.name) if call else None
+            packs = self.exchange.packs_reasoning
             self._current = GrowingItem(*placed, kind, call, offered, packs)
         return ended + b"".join(self._current.opening())
 
@@ -305,7 +298,7 @@ class ResponsesReply(Reply):
     def _finish(self, last: Finished, logprobs: tuple[TokenLogprob, ...]) -> bytes:
         if self._current is not None and self._kind == "message":
             self._current.keep("", logprobs)  # the end token's
-        if self._exchange.generates and last.reason in ("length", "content_filter"):
+        if self.exchange.generates and last.reason in ("length", "content_filter"):
             is_length = last.reason == "length"
             self._reason = Incomplete("max_output_tokens" if is_length else "content_filter")
         ended = self._end("incomplete") if self._reason else self._leave()
@@ -318,11 +311,10 @@ class ResponsesReply(Reply):
 
     def failed(self, error: GatewayError) -> bytes:
         """The last event of a broken stream."""
-        opened = b"" if self._is_open else self.opening()
-        ended = self._end("incomplete") + self._cut_calls()
+        ended = self._broken_off()
         self.fail(error)
-        told = self._error(error) if self._exchange.standard else b""
-        return opened + ended + told + self._life("failed")
+        told = self._error(error) if self.exchange.standard else b""
+        return ended + told + self._life("failed")
 
     def _error(self, error: GatewayError) -> bytes:
         """An event that OpenAI's client ends at: it would lose the one behind it."""
@@ -354,32 +346,38 @@ class ResponsesReply(Reply):
     @property
     def has_failed(self) -> bool:
         """Its last event said so."""
-        return self._wire.status == "failed"
+        return self._became.get("status") == "failed"
 
     def cancel(self) -> None:
         """It ends because its client said so."""
-        self._end("incomplete")
-        self._cut_calls()
+        self._broken_off()
         self._end_as("cancelled")
 
     def cancelled(self) -> bytes:
         """The last event of a stream that its client ended: incomplete, and its status says why."""
+        ended = self._broken_off()
+        self._end_as("cancelled")
+        return ended + self._life("incomplete")
+
+    def _broken_off(self) -> bytes:
         opened = b"" if self._is_open else self.opening()
-        ended = self._end("incomplete") + self._cut_calls()
-        self.cancel()
-        return opened + ended + self._life("incomplete")
+        return opened + self._end("incomplete") + self._cut_calls()
 
     def _settle(self, usage: Usage) -> None:
         status: Status = "incomplete" if self._reason else "completed"
         self._end_as(
             status,
-            completed_at=int(self._clock()) if status == "completed" else None,
+            completed_at=int(self.clock()) if status == "completed" else None,
             incomplete_details=self._reason,
             usage=usage_wire(usage),
         )
 
     def _end_as(self, status: Status, **fields: Any) -> None:
-        self._wire = replace(self._wire, status=status, output=tuple(self._done), **fields)
+        self._became |= {"status": status, "output": tuple(self._done), **fields}
+
+    @property
+    def _wire(self) -> ResponseWire:
+        return replace(_begun(self.exchange, self.id, self.created), **self._became)
 
     def _life(self, name: str) -> bytes:
         return event(

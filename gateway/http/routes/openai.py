@@ -7,6 +7,7 @@ from functools import partial
 
 from litestar import get, head, post
 from litestar.types import ASGIApp
+from msgspec import UNSET
 
 from backends.contract.remote import HOPS
 from config.settings import Config
@@ -71,7 +72,7 @@ def _facts(answer: Answer, id: str, created: int) -> openai.AnswerFacts:
         id=id,
         created=created,
         model=answer.model,
-        parameters=answer.parameters,
+        parameters=answer.parameters or UNSET,
         fingerprint=answer.fingerprint,
         usage=answer.usage,
     )
@@ -96,7 +97,7 @@ async def completions(request: AnyRequest, services: Services) -> ASGIApp:
         services.asking(request, "text", exchange.request),
         services.pipeline.text,
         lambda answer: openai.TextReply(
-            exchange, _facts(answer, f"cmpl-{request_id}", created), answer.echoes or None
+            exchange, _facts(answer, f"cmpl-{request_id}", created), echoes=answer.echoes or None
         ),
         openai.error_event,
         exchange.stream,
