@@ -4,7 +4,7 @@ encoding of vectors.
 
 from base64 import b64encode
 from collections.abc import Sequence
-from typing import Annotated, Any, Protocol, TypeAlias
+from typing import Annotated, Protocol, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -133,12 +133,6 @@ def usage_of(encoded: Encoded) -> InputUsage:
 def written(vector: bytes, *, base64: bool) -> list[float] | str:
     """A vector in a body: its numbers, or the base64 of them as float32, the lowest byte first."""
     return b64encode(vector).decode() if base64 else values(vector)
-
-
-def further(fields: Fields, known: frozenset[str], *explicit: str) -> dict[str, Any]:
-    """For a model elsewhere: fields not read here, and those that only some servers know."""
-    given = {name: fields.values[name] for name in explicit if name in fields.values}
-    return {**fields.further(known), **given}
 
 
 def positive(fields: Fields, name: str, value: int | None) -> int | None:

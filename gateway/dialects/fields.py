@@ -13,9 +13,10 @@ bytes.
 
 import heapq
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
-from typing import Any, TypeVar
+from itertools import chain
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import inspect
@@ -88,12 +89,6 @@ def _elements(value: msgspec.Raw) -> list[msgspec.Raw]:
 
 def _begins(value: msgspec.Raw, mark: bytes) -> bool:
     return bytes(memoryview(value)[:1]) == mark
-
-
-def check_order(body: bytes) -> None:
-    """Raises TooLarge for an order that is no order: it is read on the event loop."""
-    if len(body) > ORDER:
-        raise TooLarge(f"The body has {len(body):,} bytes; this route takes {ORDER:,} at most.")
 
 
 def _too_many(field: str, count: int) -> InvalidRequest:
@@ -229,9 +224,14 @@ NOTHING: tuple[Any, ...] = ([], {}, "")
 FRONTENDS_OWN = frozenset({"api_server", "api_type", "generation_config", "truncation_length"})
 
 
-def names_of(*shapes: type[msgspec.Struct]) -> frozenset[str]:
-    """The names of all fields of `shapes`."""
-    return frozenset(name for shape in shapes for name in shape.__struct_fields__)
+Known: TypeAlias = type[msgspec.Struct] | Collection[str]
+
+
+def names_of(*known: Known) -> frozenset[str]:
+    """The names of all fields of structs, and names as they are."""
+    return frozenset(
+        name for one in known for name in (one.__struct_fields__ if isinstance(one, type) else one)
+    )
 
 
 MAX_DEPTH = 100  # of lists and objects in each other
@@ -285,22 +285,26 @@ class Fields(msgspec.Struct, frozen=True):
             self, values={**self.values, field: value}, spelled={**self.spelled, field: name}
         )
 
-    def unapplied(self, known: frozenset[str]) -> tuple[Unapplied, ...]:
-        """Fields that are not read here: the first `MOST_NAMED` of them. Empty values ask for
-        nothing.
+    def unapplied(self, *known: Known) -> tuple[Unapplied, ...]:
+        """Fields that none of the structs reads, or of the names is, also below those that they
+        read: the first `MOST_NAMED` of either. Empty values ask for nothing.
         """
         config = self.values.get("generation_config") or {}
-        read, config_read = known | HARMLESS.keys(), GENERATION_CONFIG.keys() | CONFIG_HARMLESS
+        read, config_read = names_of(*known, HARMLESS), GENERATION_CONFIG.keys() | CONFIG_HARMLESS
         names = (
             *(self.prefix + self.spelled.get(name, name) for name in _asking(self.values, read)),
             *(f"generation_config.{name}" for name in _asking(config, config_read)),
         )
+        shapes = [one for one in known if isinstance(one, type)]
         # not sorted: there may be a million
-        return all_unapplied(*heapq.nsmallest(MOST_NAMED, names))
+        top = heapq.nsmallest(MOST_NAMED, names)
+        return all_unapplied(*top, *_unapplied_below(self.values, shapes))
 
-    def further(self, known: frozenset[str]) -> Mapping[str, Any]:
-        """Fields that are not read here, as written, for an engine that may know them."""
-        names = self.values.keys() - known - FRONTENDS_OWN
+    def further(self, *known: Known, sent: Collection[str] = ()) -> Mapping[str, Any]:
+        """Fields that are not read here, as written, for an engine that may know them; and those to
+        be `sent` all the same.
+        """
+        names = self.values.keys() - (names_of(*known) - {*sent}) - FRONTENDS_OWN
         return {name: self.values[name] for name in names if self.values[name] not in NOTHING}
 
     def otherwise(self) -> Mapping[str, str]:
@@ -327,28 +331,42 @@ def read_fields(body: bytes) -> Fields:
     return fields_of(json_object(body))
 
 
-def fields_of(wire: Mapping[str, Any], prefix: str = "") -> Fields:
-    """The fields of an object that stands in a body behind `prefix`. Raises InvalidRequest."""
+def given_fields(wire: Mapping[str, Any], names: Mapping[str, str] = {}) -> Fields:
+    """The fields of an object as they are. `names`: ours of those that one API alone calls so."""
     values = {name: value for name, value in wire.items() if value is not None}
     spelled: dict[str, str] = {}
+    for name in names.keys() & values.keys():
+        value = values.pop(name)
+        if (ours := names[name]) not in values:
+            values[ours], spelled[ours] = value, name
+    return Fields(values, spelled)
+
+
+def fields_of(wire: Mapping[str, Any], prefix: str = "", names: Mapping[str, str] = {}) -> Fields:
+    """The fields of an object that stands in a body behind `prefix`, whoever's names it has them
+    by. `names`: as in `given_fields`. Raises InvalidRequest.
+    """
+    given = given_fields(wire, names)
+    values, spelled = dict(given.values), dict(given.spelled)
     for field, spellings in SPELLINGS.items():
-        if given := [name for name in spellings if name in values]:
-            value = values[given[0]]
-            for name in given:
+        if written := [name for name in spellings if name in values]:
+            value = values[written[0]]
+            for name in written:
                 del values[name]
             values[field] = value
-            spelled[field] = given[0]
+            spelled.setdefault(field, written[0])
     if "generation_config" in values:
         _add_generation_config(values, spelled)
     return Fields(values, spelled, prefix)
 
 
 def order_object(body: bytes) -> dict[str, Any]:
-    """The object in a body that is short, since it is read on the event loop. Raises
-    InvalidRequest, TooLarge.
+    """The object in a body that is short, since it is read on the event loop; no body is an empty
+    one. Raises InvalidRequest, TooLarge.
     """
-    check_order(body)
-    return json_object(body)
+    if len(body) > ORDER:
+        raise TooLarge(f"The body has {len(body):,} bytes; this route takes {ORDER:,} at most.")
+    return json_object(body if body.strip() else b"{}")
 
 
 def _why_no_json(body: bytes, error: Exception) -> str:
@@ -484,22 +502,22 @@ NESTED_HARMLESS = frozenset(
 LONGEST = 200  # characters of a name
 
 
-def unapplied_below(
-    values: Mapping[str, Any], shape: type[msgspec.Struct]
-) -> tuple[Unapplied, ...]:
-    """What stands below the fields of `shape` and isn't read, as `messages[].seen`: each path once,
-    `MOST_NAMED` at most. Empty values ask for nothing. Linear in the values.
+def _unapplied_below(
+    values: Mapping[str, Any], shapes: Iterable[type[msgspec.Struct]]
+) -> Collection[str]:
+    """What stands below the fields of `shapes` and isn't read, as `messages[].seen`: each path
+    once, `MOST_NAMED` at most. Empty values ask for nothing. Linear in the values.
     """
     paths: dict[str, None] = {}
-    for name, kind in _fields(shape):
+    for name, kind in chain.from_iterable(map(_fields, shapes)):
         value = values.get(name)
         if not isinstance(value, dict | list):  # nearly all
             continue
         for path in _paths_below(value, kind, name):
             paths[path] = None
             if len(paths) == MOST_NAMED:
-                return all_unapplied(*paths)
-    return all_unapplied(*paths)
+                return paths
+    return paths
 
 
 @cache

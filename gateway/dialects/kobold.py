@@ -6,7 +6,7 @@ Pure: bytes in, structs out (`read_generate`); events in, bytes out (`KoboldRepl
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 from backends.contract.conversation import Grammar
 from gateway.dialects.dialect import PLACEHOLDER, Dialect, FrameTemplate, Reply, body, named_frame
 from gateway.dialects.encoding import Token
-from gateway.dialects.fields import Fields, fields_of, json_object, names_of, order_object
+from gateway.dialects.fields import Fields, fields_of, json_object
 from gateway.dialects.parameters import SamplingWire, read_keep_alive, read_sampling, read_stop
 from gateway.terms.errors import GatewayError
 from gateway.terms.events import Delta, Finished, Usage, raw_text
@@ -178,7 +178,6 @@ SAMPLERS: Mapping[int, tuple[str, ...]] = {
     5: ("temperature",),
     6: ("penalties",),
 }
-_KNOWN = names_of(GenerateWire, SamplingWire) | {"gui_settings"}
 
 
 class KoboldExchange(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,7 +195,8 @@ def read_generate(body: bytes, *, stream: bool) -> KoboldExchange:
     """What a body of `/api/v1/generate`, or of its stream, means. Raises InvalidRequest, which
     names the field.
     """
-    fields = _fields(json_object(body))
+    # KoboldCpp's are texts; ids are `custom_token_bans`.
+    fields = fields_of(json_object(body), names={"banned_tokens": "banned_strings"})
     wire = fields.read(GenerateWire)
     if wire.images:
         raise fields.wrong("images", "Raw text can't contain images; use a chat.")
@@ -214,13 +214,6 @@ def read_generate(body: bytes, *, stream: bool) -> KoboldExchange:
     )
 
 
-def read_keyed(body: bytes) -> Keyed:
-    """Which generation a body names: one without a key, where there is no body. Raises
-    InvalidRequest.
-    """
-    return fields_of(order_object(body) if body.strip() else {}).read(Keyed)
-
-
 def _answering(fields: Fields, wire: GenerateWire, *, stream: bool) -> GenerationParams:
     asked = _sampled(fields, wire)
     return GenerationParams(
@@ -233,7 +226,7 @@ def _answering(fields: Fields, wire: GenerateWire, *, stream: bool) -> Generatio
         shape=Grammar(text=wire.grammar) if wire.grammar else None,
         streamed=stream,
         spelled=asked.otherwise(),
-        unapplied=fields.unapplied(_KNOWN),
+        unapplied=fields.unapplied(GenerateWire, SamplingWire, ("gui_settings",)),
     )
 
 
@@ -241,16 +234,6 @@ def _stop(fields: Fields, wire: GenerateWire) -> tuple[str, ...]:
     texts = [wire.stop] if isinstance(wire.stop, str) else [text or "" for text in wire.stop]
     lines = ("\n",) if wire.singleline else ()
     return (*read_stop(fields, texts), *lines)
-
-
-def _fields(wire: Mapping[str, Any]) -> Fields:
-    """KoboldCpp's `banned_tokens` are texts, and ids are `custom_token_bans`."""
-    given = {name: value for name, value in wire.items() if name != "banned_tokens"}
-    fields = fields_of(given)
-    texts = wire.get("banned_tokens")
-    if texts is None or "banned_strings" in fields.values:
-        return fields
-    return fields.meaning("banned_strings", "banned_tokens", value=texts)
 
 
 def _sampled(fields: Fields, wire: GenerateWire) -> Fields:

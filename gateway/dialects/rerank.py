@@ -22,7 +22,6 @@ from gateway.dialects.encoding import (
     Limit,
     RerankExchange,
     ScoreExchange,
-    further,
     limit,
     positive,
     usage_of,
@@ -92,8 +91,6 @@ class RerankList(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", 
 
 
 VOYAGE = frozenset(("top_k", "truncation"))  # its client sends them always
-_RERANK_FIELDS = frozenset(RerankWire.__struct_fields__)
-_EXTRA = ("truncate", "truncate_prompt_tokens")
 
 
 def read_rerank(content: bytes, version: str = "1") -> RerankExchange:
@@ -110,8 +107,8 @@ def read_rerank(content: bytes, version: str = "1") -> RerankExchange:
             documents=documents,
             truncate=wire.truncate and wire.truncation,
             most_tokens=limit(wire.truncate_prompt_tokens),
-            further=further(fields, _RERANK_FIELDS, *_EXTRA),
-            unapplied=fields.unapplied(_RERANK_FIELDS),
+            further=fields.further(RerankWire, sent=("truncate", "truncate_prompt_tokens")),
+            unapplied=fields.unapplied(RerankWire),
         ),
         top_n=top_k if top_n is None else top_n,
         texts=wire.return_documents or wire.return_text,
@@ -198,9 +195,6 @@ class ScoreList(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", t
     usage: ScoreUsage
 
 
-_SCORE_FIELDS = frozenset(ScoreBody.__struct_fields__)
-
-
 def read_score(content: bytes) -> ScoreExchange:
     """What a body of `/v1/score` means. Raises InvalidRequest, which names the field."""
     fields = read_fields(content)
@@ -220,8 +214,8 @@ def read_score(content: bytes) -> ScoreExchange:
             pairs=tuple(zip(first, second, strict=True)),
             truncate=wire.truncate_prompt_tokens is not None,
             most_tokens=limit(wire.truncate_prompt_tokens),
-            further=further(fields, _SCORE_FIELDS, "truncate_prompt_tokens"),
-            unapplied=fields.unapplied(_SCORE_FIELDS),
+            further=fields.further(ScoreBody, sent=("truncate_prompt_tokens",)),
+            unapplied=fields.unapplied(ScoreBody),
         ),
     )
 

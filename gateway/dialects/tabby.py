@@ -19,7 +19,7 @@ from msgspec import Meta
 from backends.contract.protocol import Progress
 from gateway.dialects.dialect import Dialect, frame
 from gateway.dialects.encoding import Token
-from gateway.dialects.fields import Fields, check_order, json_object
+from gateway.dialects.fields import Fields, given_fields, json_object, order_object
 from gateway.dialects.models import ModelCard, problem
 from gateway.terms.errors import InvalidRequest
 
@@ -186,19 +186,17 @@ def read(body: bytes, shape: type[T]) -> T:
     """The body as a `shape`; none is an empty one. It is an order, and short. Raises
     InvalidRequest, naming the field, and TooLarge.
     """
-    check_order(body)
-    return read_long(body, shape)
+    return given_fields(order_object(body), _OLD_NAMES).read(shape)
 
 
 def read_long(body: bytes, shape: type[T]) -> T:
     """As `read`, for a body that holds a text or tokens."""
-    return _fields(body).read(shape)
+    return given_fields(json_object(body), _OLD_NAMES).read(shape)
 
 
 def read_load(body: bytes) -> LoadRequest:
     """What a `/v1/model/load` body wants, in its new or its old form. Raises InvalidRequest."""
-    check_order(body)
-    fields = _fields(body)
+    fields = given_fields(order_object(body), _OLD_NAMES)
     wire = fields.read(LoadWire)
     asked = {
         name: getattr(wire, name) if name in LOAD_OPTIONS else value
@@ -214,16 +212,6 @@ def read_load(body: bytes) -> LoadRequest:
         draft=draft.pop("draft_model_name", None),
         asked={**asked, **draft},
     )
-
-
-def _fields(body: bytes) -> Fields:
-    values = json_object(body) if body.strip() else {}
-    given = {name: value for name, value in values.items() if value is not None}
-    spelled = {}
-    for old, new in _OLD_NAMES.items():
-        if old in given and new not in given:
-            given[new], spelled[new] = given.pop(old), old
-    return Fields(given, spelled)
 
 
 def _draft(fields: Fields, wire: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,12 +17,11 @@ from gateway.dialects.encoding import (
     EmbeddingExchange,
     Encoded,
     Input,
-    further,
     positive,
     read_texts,
     written,
 )
-from gateway.dialects.fields import Fields, fields_of, names_of, read_fields
+from gateway.dialects.fields import Fields, fields_of, read_fields
 from gateway.dialects.parameters import Alternatives, SamplingWire, read_sampling, read_stop
 from gateway.dialects.shapes import SHAPE_FIELDS, read_shape
 from gateway.terms.errors import GatewayError
@@ -141,11 +140,6 @@ class InfoWire(msgspec.Struct, frozen=True, kw_only=True):
     version: str
 
 
-_FIELDS = frozenset(GenerateWire.__struct_fields__)
-_PARAMETERS = SHAPE_FIELDS | names_of(ParametersWire, SamplingWire)
-_EMBED_FIELDS = frozenset(EmbedWire.__struct_fields__)
-
-
 class TgiExchange(msgspec.Struct, frozen=True, kw_only=True):
     """A text to go on from, and the form of the answer. `details`: with its tokens; `prompt`: what
     stands before the text.
@@ -178,7 +172,10 @@ def read_generate(content: bytes, *, stream: bool | None = None) -> TgiExchange:
                 shape=read_shape(given),
                 streamed=streamed,
                 spelled=given.otherwise(),
-                unapplied=(*fields.unapplied(_FIELDS), *given.unapplied(_PARAMETERS)),
+                unapplied=(
+                    *fields.unapplied(GenerateWire),
+                    *given.unapplied(ParametersWire, SamplingWire, SHAPE_FIELDS),
+                ),
             ),
         ),
         stream=streamed,
@@ -217,9 +214,9 @@ def read_embed(content: bytes) -> EmbeddingExchange:
             dimensions=positive(fields, "dimensions", wire.dimensions),
             prompt=wire.prompt_name,
             truncate=wire.truncate,
-            further=further(fields, _EMBED_FIELDS, "truncate"),
+            further=fields.further(EmbedWire, sent=("truncate",)),
             unapplied=(
-                *fields.unapplied(_EMBED_FIELDS),
+                *fields.unapplied(EmbedWire),
                 *(() if wire.normalize else all_unapplied("normalize")),
             ),
         ),

@@ -24,7 +24,7 @@ from gateway.dialects.anthropic.tools import (
     read_choice,
     read_tools,
 )
-from gateway.dialects.fields import Fields, names_of, read_fields, unapplied_below
+from gateway.dialects.fields import Fields, read_fields
 from gateway.dialects.parameters import (
     IMAGE_SCHEMES,
     SamplingWire,
@@ -340,9 +340,6 @@ class MessagesExchange(msgspec.Struct, frozen=True, kw_only=True):
     managed: ContextManaged | UnsetType = UNSET  # `context_management` was not asked for
 
 
-_FIELDS = SHAPE_FIELDS | HARMLESS.keys() | names_of(MessagesWire, SamplingWire)
-
-
 def read_messages(body: bytes) -> MessagesExchange:
     """What the body means. Raises InvalidRequest, which names the field."""
     fields, history = _readable(read_fields(body))
@@ -417,8 +414,7 @@ def _continues(last: Message) -> bool:
 
 def _unapplied(fields: Fields, wire: MessagesWire) -> Iterator[Unapplied]:
     """What has no meaning here, named once however often it stands in the body."""
-    yield from fields.unapplied(_FIELDS)
-    yield from unapplied_below(fields.values, MessagesWire)
+    yield from fields.unapplied(MessagesWire, SamplingWire, SHAPE_FIELDS, HARMLESS)
     system = wire.system if isinstance(wire.system, list) else []
     yield from all_unapplied(
         *(f"system[{k}]" for k, block in enumerate(system) if is_bookkeeping(block))

@@ -16,7 +16,6 @@ from gateway.dialects.encoding import (
     CohereVersion,
     Encoded,
     Token,
-    further,
     positive,
     written,
 )
@@ -24,9 +23,7 @@ from gateway.dialects.fields import (
     Fields,
     fields_of,
     json_object,
-    names_of,
     read_fields,
-    unapplied_below,
 )
 from gateway.dialects.parameters import (
     FunctionWire,
@@ -283,7 +280,6 @@ StreamEvent: TypeAlias = (
 
 
 NAMES: Mapping[str, str] = {"p": "top_p", "k": "top_k", "stop_sequences": "stop"}  # to ours
-_FIELDS = SHAPE_FIELDS | names_of(ChatWire, SamplingWire)
 
 
 class CohereExchange(msgspec.Struct, frozen=True, kw_only=True):
@@ -295,7 +291,7 @@ class CohereExchange(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_chat(content: bytes) -> CohereExchange:
     """What a body of `/v2/chat` means. Raises InvalidRequest, which names the field."""
-    fields = _fields(json_object(content))
+    fields = fields_of(json_object(content), names=NAMES)
     wire = fields.read(ChatWire)
     if not wire.messages:
         raise fields.wrong("messages", "At least one message is required.")
@@ -319,12 +315,6 @@ def read_chat(content: bytes) -> CohereExchange:
     )
 
 
-def _fields(body: Mapping[str, Any]) -> Fields:
-    fields = fields_of({NAMES.get(name, name): value for name, value in body.items()})
-    theirs = {ours: name for name, ours in NAMES.items() if name in body}
-    return Fields(fields.values, {**fields.spelled, **theirs})
-
-
 def _answering(fields: Fields, wire: ChatWire) -> GenerationParams:
     return GenerationParams(
         sampling=read_sampling(fields),
@@ -335,7 +325,7 @@ def _answering(fields: Fields, wire: ChatWire) -> GenerationParams:
         shape=read_shape(fields),
         streamed=wire.stream,
         spelled=fields.otherwise(),
-        unapplied=(*fields.unapplied(_FIELDS), *unapplied_below(fields.values, ChatWire)),
+        unapplied=fields.unapplied(ChatWire, SamplingWire, SHAPE_FIELDS),
     )
 
 
@@ -485,9 +475,6 @@ class CohereEmbedding(msgspec.Struct, frozen=True, kw_only=True):
     types: tuple[str, ...]
 
 
-_EMBED_FIELDS = frozenset(EmbedWire.__struct_fields__)
-
-
 def read_embed(content: bytes) -> CohereEmbedding:
     """What a body of `/v2/embed` means. Raises InvalidRequest, which names the field."""
     fields = read_fields(content)
@@ -505,8 +492,8 @@ def read_embed(content: bytes) -> CohereEmbedding:
             purpose=purpose,
             truncate=wire.truncate == "END",
             most_tokens=positive(fields, "max_tokens", wire.max_tokens),
-            further=further(fields, _EMBED_FIELDS),
-            unapplied=(*fields.unapplied(_EMBED_FIELDS), *other),
+            further=fields.further(EmbedWire),
+            unapplied=(*fields.unapplied(EmbedWire), *other),
         ),
         texts=texts,
         types=tuple(wire.embedding_types) or TYPES[:1],

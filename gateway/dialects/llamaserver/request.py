@@ -21,16 +21,16 @@ from gateway.dialects.encoding import (
     Encoded,
     Input,
     Token,
-    further,
     read_texts,
     written,
 )
 from gateway.dialects.fields import (
     Fields,
-    check_order,
     fields_of,
+    given_fields,
     json_object,
     names_of,
+    order_object,
     read_fields,
 )
 from gateway.dialects.openai.request import TextExchange, read_text_fields
@@ -89,13 +89,13 @@ def read_completion(body: bytes) -> CompletionExchange:
     """What a `/completion` body means. Raises InvalidRequest, which names the field."""
     values = json_object(body)
     prompts = read_prompts(values.get("prompt"))
-    return _exchange(values, Fields(_given(values), {}).read(CompletionWire), prompts=prompts)
+    return _exchange(values, given_fields(values).read(CompletionWire), prompts=prompts)
 
 
 def read_infill(body: bytes) -> CompletionExchange:
     """What an `/infill` body means. Raises InvalidRequest, which names the field."""
     values = json_object(body)
-    wire = Fields(_given(values), {}).read(InfillWire)
+    wire = given_fields(values).read(InfillWire)
     files = tuple(FillFile(one.filename, one.text) for one in wire.input_extra)
     fill = Fill(wire.input_prefix + wire.prompt, wire.input_suffix, files)
     return _exchange(values, wire, prompts=("",), fill=fill)
@@ -135,11 +135,6 @@ def _unapplied(read: TextExchange, wire: CompletionWire) -> tuple[Unapplied, ...
     pointless = wire.return_progress and not read.stream
     progress = Unapplied("return_progress", "progress is reported in streams alone")
     return (*read.request.answering.unapplied, *((progress,) if pointless else ()))
-
-
-def _given(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Without nulls, which say that a field isn't given."""
-    return {name: value for name, value in values.items() if value is not None}
 
 
 def read_prompts(value: Any) -> tuple[Prompt, ...]:
@@ -526,24 +521,20 @@ def read(data: bytes, shape: type[Any]) -> Any:
     """The body as a `shape`; no body is an empty one. It is an order, and short. Raises
     InvalidRequest, naming the field, and TooLarge.
     """
-    check_order(data)
-    return _fields(data).read(shape)
+    return _fields(order_object(data)).read(shape)
 
 
 def read_text(data: bytes, shape: type[Any]) -> tuple[Any, Sequence[Unapplied]]:
     """A body that holds a text or tokens as a `shape`, and what of it says nothing to that.
     Raises as `read`.
     """
-    fields = _fields(data)
-    return fields.read(shape), fields.unapplied(frozenset(shape.__struct_fields__))
+    fields = _fields(json_object(data))
+    return fields.read(shape), fields.unapplied(shape)
 
 
-def _fields(data: bytes) -> Fields:
-    values = json_object(data) if data.strip() else {}
-    given = _given(values)
-    if given.get("model") in NO_MODEL:
-        del given["model"]
-    return Fields(given, {})
+def _fields(values: dict[str, Any]) -> Fields:
+    is_named = values.get("model") not in NO_MODEL
+    return given_fields(values if is_named else {**values, "model": None})
 
 
 EUCLIDEAN = 2  # the length of a vector that models are normalized by
@@ -565,9 +556,6 @@ class EmbeddedWire(msgspec.Struct, frozen=True, kw_only=True):
     embedding: Sequence[list[float] | str]
 
 
-_FIELDS = frozenset(EmbeddingBody.__struct_fields__)
-
-
 def read_embedding(content: bytes) -> EmbeddingExchange:
     """What a body of `/embedding` means. Raises InvalidRequest, which names the field."""
     fields = read_fields(content)
@@ -584,8 +572,8 @@ def read_embedding(content: bytes) -> EmbeddingExchange:
             model=wire.model,
             field=field,
             inputs=read_texts(fields, field, texts),
-            further=further(fields, _FIELDS),
-            unapplied=fields.unapplied(_FIELDS),
+            further=fields.further(EmbeddingBody),
+            unapplied=fields.unapplied(EmbeddingBody),
         ),
     )
 

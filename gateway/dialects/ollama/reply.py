@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from gateway.dialects.dialect import PLACEHOLDER, FrameTemplate, Reply, body, line
-from gateway.dialects.encoding import EmbeddingExchange, further, positive, read_texts, written
+from gateway.dialects.encoding import EmbeddingExchange, positive, read_texts, written
 from gateway.dialects.fields import MOST_NAMED, Fields, read_fields
 from gateway.dialects.logprobs import LogprobWire, logprob_wire
 from gateway.dialects.ollama.request import Presence, Preset, with_tag
@@ -440,7 +440,6 @@ def _embedding(
     keep_alive = read_keep_alive(fields, wire.keep_alive)
     if not texts:
         return Presence(model=wire.model, keep_alive=keep_alive)
-    known = frozenset(wire.__struct_fields__)
     return EmbeddingExchange(
         request=EmbeddingRequest(
             model=wire.model,
@@ -449,8 +448,8 @@ def _embedding(
             dimensions=positive(fields, "dimensions", dimensions),
             truncate=truncate,
             keep_alive=keep_alive,
-            further=further(fields, known, *(known & {"truncate"})),
-            unapplied=(*fields.unapplied(known), *_options(wire.options)),
+            further=fields.further(type(wire), sent=("truncate",)),
+            unapplied=(*fields.unapplied(type(wire)), *_options(wire.options)),
         ),
     )
 

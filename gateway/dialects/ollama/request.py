@@ -14,11 +14,10 @@ from config.values import alike, hub_id
 from gateway.dialects.fields import (
     Fields,
     fields_of,
+    given_fields,
     json_object,
-    names_of,
     order_object,
     read_fields,
-    unapplied_below,
 )
 from gateway.dialects.parameters import (
     Alternatives,
@@ -245,11 +244,6 @@ class OllamaExchange(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool = True
 
 
-_CHAT_FIELDS = names_of(ChatWire) | SHAPE_FIELDS
-_GENERATE_FIELDS = names_of(GenerateWire) | SHAPE_FIELDS
-_OPTIONS = names_of(OptionsWire, SamplingWire)
-
-
 def read_chat(body: bytes) -> OllamaExchange:
     """What a body of `/api/chat` means. Raises InvalidRequest, which names the field."""
     fields = read_fields(body)
@@ -261,7 +255,7 @@ def read_chat(body: bytes) -> OllamaExchange:
     request = ChatRequest(
         model=wire.model,
         messages=messages,
-        answering=_answering(fields, wire, _CHAT_FIELDS),
+        answering=_answering(fields, wire),
         tools=tools,
         tool_choice="auto" if tools else "none",
         thinking=_thinking(fields, wire),
@@ -284,7 +278,7 @@ def read_generate(body: bytes) -> OllamaExchange:
 
 def read_named(body: bytes) -> NamedModel:
     """The model that a body names. Raises InvalidRequest."""
-    fields = fields_of(order_object(body) if body else {})
+    fields = given_fields(order_object(body))
     wire = fields.read(NamedModel)
     if not (wire.model or wire.name):
         raise fields.wrong("model", "This field is required.")
@@ -299,7 +293,7 @@ def _text(fields: Fields, wire: GenerateWire) -> TextRequest:
     return TextRequest(
         model=wire.model,
         prompts=(wire.prompt,),
-        answering=_answering(fields, wire, _GENERATE_FIELDS),
+        answering=_answering(fields, wire),
         suffix=wire.suffix or None,
     )
 
@@ -310,7 +304,7 @@ def _question(fields: Fields, wire: GenerateWire) -> ChatRequest:
     return ChatRequest(
         model=wire.model,
         messages=(*system, question),
-        answering=_answering(fields, wire, _GENERATE_FIELDS),
+        answering=_answering(fields, wire),
         tool_choice="none",
         thinking=_thinking(fields, wire),
     )
@@ -323,7 +317,7 @@ def _presence(fields: Fields, wire: AnsweringWire) -> OllamaExchange:
     )
 
 
-def _answering(fields: Fields, wire: AnsweringWire, known: frozenset[str]) -> GenerationParams:
+def _answering(fields: Fields, wire: AnsweringWire) -> GenerationParams:
     options = fields_of(wire.options, "options.")
     limits = options.read(OptionsWire)
     return GenerationParams(
@@ -335,9 +329,8 @@ def _answering(fields: Fields, wire: AnsweringWire, known: frozenset[str]) -> Ge
         shape=read_shape(fields),
         spelled=options.otherwise(),
         unapplied=(
-            *fields.unapplied(known),
-            *unapplied_below(fields.values, ChatWire),
-            *options.unapplied(_OPTIONS),
+            *fields.unapplied(type(wire), SHAPE_FIELDS),
+            *options.unapplied(OptionsWire, SamplingWire),
         ),
     )
 

@@ -17,7 +17,6 @@ from gateway.dialects.encoding import (
     Input,
     InputUsage,
     Limit,
-    further,
     limit,
     positive,
     read_purpose,
@@ -80,8 +79,7 @@ class PooledList(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", 
     usage: InputUsage
 
 
-_FIELDS = frozenset(EmbeddingsWire.__struct_fields__)
-_EXTRA = ("truncate", "truncate_prompt_tokens", "prompt_name", "input_type")
+_SENT = ("truncate", "truncate_prompt_tokens", "prompt_name", "input_type")
 
 
 def read_embeddings(content: bytes) -> EmbeddingExchange:
@@ -100,8 +98,8 @@ def read_embeddings(content: bytes) -> EmbeddingExchange:
             most_tokens=limit(wire.truncate_prompt_tokens),
             prompt=wire.prompt_name,
             purpose=read_purpose(fields, wire.input_type),
-            further=further(fields, _FIELDS, *_EXTRA),
-            unapplied=fields.unapplied(_FIELDS),
+            further=fields.further(EmbeddingsWire, sent=_SENT),
+            unapplied=fields.unapplied(EmbeddingsWire),
         ),
         base64="base64" in (wire.encoding_format, wire.embedding_type),
     )

@@ -8,7 +8,7 @@ from msgspec import UNSET
 
 from backends.contract.remote import FurtherOfCall, FurtherOfMessage
 from gateway.dialects.custom import CustomWire, custom_call, custom_tool
-from gateway.dialects.fields import TOO_DEEP, Fields, nests_deep, unapplied_below
+from gateway.dialects.fields import TOO_DEEP, Fields, nests_deep
 from gateway.dialects.parameters import FunctionWire, read_choice_mode, read_image, require_tool
 from gateway.dialects.served import McpToolWire, read_served
 from gateway.terms.request import (
@@ -178,8 +178,7 @@ def read_conversation(fields: Fields) -> Conversation:
         read_served(fields, path, tool, asks=False) for path, tool in placed if tool.type == "mcp"
     )
     choice, allowed = _choice(fields, wire.tool_choice, tools, has_served=bool(served))
-    unapplied = (*_unapplied(wire), *unapplied_below(fields.values, ConversationWire))
-    return Conversation(messages, tools, allowed, choice, served, unapplied)
+    return Conversation(messages, tools, allowed, choice, served, tuple(_unapplied(wire)))
 
 
 def _unapplied(wire: ConversationWire) -> Iterator[Unapplied]:

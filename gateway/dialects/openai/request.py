@@ -13,7 +13,7 @@ from msgspec import Meta
 from backends.contract.protocol import AdapterScale
 from config.values import alike
 from gateway.dialects.encoding import Input, read_texts
-from gateway.dialects.fields import Fields, names_of, read_fields, unapplied_below
+from gateway.dialects.fields import Fields, Known, read_fields
 from gateway.dialects.openai.messages import ConversationWire, read_conversation
 from gateway.dialects.parameters import (
     Alternatives,
@@ -190,8 +190,8 @@ class TextExchange(AnswerForm, frozen=True, kw_only=True):
 
 
 UNOPENED = "add_generation_prompt"  # not applied where it is false and an answer is wanted
-_CHAT_FIELDS = SHAPE_FIELDS | names_of(ChatWire, ConversationWire, SamplingWire)
-_TEXT_FIELDS = SHAPE_FIELDS | names_of(TextWire, SamplingWire)
+_CHAT = (ChatWire, ConversationWire, SamplingWire, SHAPE_FIELDS)
+_TEXT = (TextWire, SamplingWire, SHAPE_FIELDS)
 
 
 def read_chat(body: bytes) -> ChatExchange:
@@ -209,18 +209,16 @@ def read_chat(body: bytes) -> ChatExchange:
     variables = wire.template_variables
     if wire.verbosity is not None:
         variables = {"verbosity": wire.verbosity, **variables}
-    unapplied = (
-        *_unapplied(fields, wire, continue_final=continue_final),
-        *conversation.unapplied,
-        *unapplied_below(fields.values, ChatWire),
-    )
+    # No generation prompt and nothing to continue: templates have no such form.
+    pointless = wire.add_generation_prompt is False and not continue_final
+    unapplied = (*(all_unapplied(UNOPENED) if pointless else ()), *conversation.unapplied)
     logprobs = _chat_logprobs(fields, wire) if wire.logprobs or wire.top_logprobs else None
     return alike(ChatExchange, wire)(
         request=alike(ChatRequest, conversation)(
             model=wire.model,
             messages=messages,
             answering=msgspec.structs.replace(
-                _answering(fields, wire, logprobs, _CHAT_FIELDS, unapplied),
+                _answering(fields, wire, logprobs, _CHAT, unapplied),
                 stop_in_reasoning=wire.stop_in_reasoning,
                 logprobs_of=wire.logprobs_of,
                 reports_progress=wire.return_progress and wire.stream,
@@ -251,12 +249,11 @@ def read_text_fields(fields: Fields, *, least: int = 1) -> TextExchange:
         raise fields.wrong("max_tokens", "Expected at least 1, -1 for no limit, or echo with 0.")
     if wire.echo and wire.suffix and logprobs is not None:
         raise fields.wrong("logprobs", "Not available together with echo and suffix.")
-    unapplied = (*fields.unapplied(_TEXT_FIELDS), *unapplied_below(fields.values, TextWire))
     return alike(TextExchange, wire)(
         request=TextRequest(
             model=wire.model,
             prompts=read_texts(fields, "prompt", wire.prompt, "prompt"),
-            answering=_answering(fields, wire, logprobs, _TEXT_FIELDS, unapplied),
+            answering=_answering(fields, wire, logprobs, _TEXT),
             suffix=wire.suffix or None,
             echo=wire.echo,
             add_bos=wire.add_bos,
@@ -264,12 +261,6 @@ def read_text_fields(fields: Fields, *, least: int = 1) -> TextExchange:
         include_usage=bool(wire.stream_options.include_usage),
         continuous_usage=wire.stream_options.is_continuous,
     )
-
-
-def _unapplied(fields: Fields, wire: ChatWire, *, continue_final: bool) -> tuple[Unapplied, ...]:
-    """No generation prompt and nothing to continue: templates have no such form."""
-    pointless = wire.add_generation_prompt is False and not continue_final
-    return (all_unapplied(UNOPENED) if pointless else ()) + fields.unapplied(_CHAT_FIELDS)
 
 
 def _refuse_unmet(fields: Fields) -> None:
@@ -286,8 +277,8 @@ def _answering(
     fields: Fields,
     wire: AnsweringWire,
     logprobs: int | None,
-    known: frozenset[str],
-    unapplied: tuple[Unapplied, ...],
+    known: tuple[Known, ...],
+    unapplied: tuple[Unapplied, ...] = (),
 ) -> GenerationParams:
     return GenerationParams(
         sampling=read_sampling(fields),
@@ -302,9 +293,9 @@ def _answering(
         drafts=_drafts(wire.speculative),
         shape=read_shape(fields),
         streamed=wire.stream,
-        further=fields.further(known),
+        further=fields.further(*known),
         spelled=fields.otherwise(),
-        unapplied=unapplied,
+        unapplied=(*unapplied, *fields.unapplied(*known)),
         strict=wire.strict_parameters,
         reports=wire.return_parameters,
     )

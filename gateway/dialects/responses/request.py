@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.dialects.fields import Fields, names_of, read_fields, unapplied_below
+from gateway.dialects.fields import Fields, read_fields
 from gateway.dialects.parameters import (
     SamplingWire,
     read_keep_alive,
@@ -63,8 +63,6 @@ ECHOED = (
     "tool_choice",
     "tools",
 )
-
-_FIELDS = SHAPE_FIELDS | names_of(CreateWire, SamplingWire)
 
 
 class ResponsesExchange(msgspec.Struct, frozen=True, kw_only=True):
@@ -207,10 +205,9 @@ def _breaks_off(items: Sequence[Item]) -> bool:
 
 def _unapplied(fields: Fields, wire: CreateWire, items: Sequence[Item]) -> Iterator[Unapplied]:
     """What has no meaning here, and reasoning that was packed elsewhere."""
-    yield from fields.unapplied(_FIELDS)
-    yield from unapplied_below(fields.values, CreateWire)
+    yield from fields.unapplied(CreateWire, SamplingWire, SHAPE_FIELDS)
     plain = [item for item in items if is_plain(item)]
-    yield from unapplied_below({"input": plain}, InputWire)
+    yield from Fields({"input": plain}, {}).unapplied(InputWire)
     if any(item.get("type") == "configuration_update" for item in items):
         yield Unapplied("input[].configuration_update", "an answer has one configuration")
     yield from all_unapplied(

@@ -30,7 +30,7 @@ UNITED = "1.2.5"  # the release of KoboldAI United whose API is spoken, as Kobol
 KEYED = {"A key": {"genkey": "KCPP1234"}}
 TOKENS = {"Tokens": {"ids": [5, 6]}}
 
-api = Routes(lambda data, _keyed: kobold.read_keyed(data))
+api = Routes()
 
 
 @api(post, ["/api/v1/generate", "/api/latest/generate"], access="user")
