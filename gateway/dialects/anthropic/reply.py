@@ -7,7 +7,7 @@ equals the body it would have got. A block that says nothing is never begun.
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -419,66 +419,26 @@ class Support(msgspec.Struct, frozen=True):
     supported: bool
 
 
-class EffortSupport(Support, frozen=True, kw_only=True):
-    """The effort levels that the model distinguishes."""
-
-    low: Support
-    medium: Support
-    high: Support
-    xhigh: Support
-    max: Support
-
-
-class ThinkingTypes(msgspec.Struct, frozen=True, kw_only=True):
-    """The types of thinking that the model supports; `disabled` is always supported."""
-
-    enabled: Support
-    adaptive: Support
-    between_tools: Support
-    disabled: Support
-
-
-class ThinkingSupport(Support, frozen=True):
-    """Whether the model supports thinking, and which types."""
-
-    types: ThinkingTypes
-
-
-class ServerToolsSupport(msgspec.Struct, frozen=True):
-    """Tools that Anthropic's servers run: not supported here."""
-
-    supported: bool = False
-    code_execution: Support = Support(supported=False)
-    web_search: Support = Support(supported=False)
-
-
-NO = Support(supported=False)
-
-
-class ContextSupport(msgspec.Struct, frozen=True):
-    """The edits of `context_management` that are applied."""
-
-    supported: bool = True
-    clear_thinking_20251015: Support = Support(supported=True)
-    clear_tool_uses_20250919: Support = Support(supported=True)
-    compact_20260112: Support = Support(supported=False)
+YES, NO = Support(supported=True), Support(supported=False)
+EFFORTS = ("low", "medium", "high", "xhigh", "max")
+PartlySupported: TypeAlias = Mapping[str, Any]  # `supported`, and which of its parts are
 
 
 class ModelCapabilities(msgspec.Struct, frozen=True, kw_only=True):
     """The capabilities of a model, by Anthropic's names, without features that only its service
-    has.
+    has. Where a feature has parts, each of them says `supported` as well.
     """
 
     image_input: Support
     structured_outputs: Support
-    thinking: ThinkingSupport
-    effort: EffortSupport
+    thinking: PartlySupported
+    effort: PartlySupported
     batch: Support = NO
     citations: Support = NO
     code_execution: Support = NO
-    context_management: ContextSupport = ContextSupport()
+    context_management: PartlySupported
     pdf_input: Support = NO
-    server_tools: ServerToolsSupport = ServerToolsSupport()
+    server_tools: PartlySupported
 
 
 class Able(msgspec.Struct, frozen=True, kw_only=True):
@@ -527,18 +487,16 @@ def model_wire(name: str, created: int, context_length: int | None, able: Able |
 
 
 def _capabilities(able: Able) -> ModelCapabilities:
-    thinks = Support(able.thinks)
-    levels = {
-        name: Support(name in able.efforts) for name in ("low", "medium", "high", "xhigh", "max")
-    }
-    types = ThinkingTypes(
-        enabled=thinks, adaptive=thinks, between_tools=thinks, disabled=Support(supported=True)
-    )
+    thinks = dict.fromkeys(("enabled", "adaptive", "between_tools"), Support(able.thinks))
+    efforts = {name: Support(name in able.efforts) for name in EFFORTS}
+    edits = {"clear_thinking_20251015": YES, "clear_tool_uses_20250919": YES}
     return ModelCapabilities(
         image_input=Support(able.sees),
         structured_outputs=Support(able.keeps_to_schemas),
-        thinking=ThinkingSupport(able.thinks, types),
-        effort=EffortSupport(supported=bool(able.efforts), **levels),
+        thinking={"supported": able.thinks, "types": {**thinks, "disabled": YES}},
+        effort={"supported": bool(able.efforts), **efforts},
+        context_management={"supported": True, **edits, "compact_20260112": NO},
+        server_tools={"supported": False, "code_execution": NO, "web_search": NO},
     )
 
 
