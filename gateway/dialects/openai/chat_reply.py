@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from backends.contract.protocol import PromptProgress, TokenLogprob
 from backends.contract.remote import FurtherOfCall, FurtherOfMessage, RemoteFurther
@@ -47,30 +48,32 @@ from gateway.terms.events import (
 from gateway.terms.request import ChatRequest
 
 
-class FunctionDelta(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a call. The name is sent once, on its own; the arguments follow in parts."""
+class CalledFunction(msgspec.Struct, frozen=True, kw_only=True):
+    """The function of a call. Of a stream the name is sent once, on its own; the arguments, the
+    text of a JSON object, follow in parts.
+    """
 
     name: str | UnsetType = UNSET
     arguments: str | UnsetType = UNSET
 
 
-class CustomDelta(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a call of a custom tool, whose input is a text."""
+class CalledCustom(msgspec.Struct, frozen=True, kw_only=True):
+    """The custom tool of a call, whose input is a text."""
 
     name: str | UnsetType = UNSET
     input: str | UnsetType = UNSET
 
 
-class ToolCallDelta(FurtherOfCall, frozen=True, kw_only=True):
-    """A part of a call. `id` and `type` are in its first delta only, because clients concatenate
-    them.
+class ChatCall(FurtherOfCall, frozen=True, kw_only=True):
+    """A call, or a part of it, which has its `index`. `id` and `type` are in its first delta only,
+    because clients concatenate them.
     """
 
-    index: int
+    index: int | UnsetType = UNSET
     id: str | UnsetType = UNSET
     type: Literal["function", "custom"] | UnsetType = UNSET
-    function: FunctionDelta | UnsetType = UNSET
-    custom: CustomDelta | UnsetType = UNSET
+    function: CalledFunction | UnsetType = UNSET
+    custom: CalledCustom | UnsetType = UNSET
 
 
 class ExecutedTool(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="mcp"):
@@ -86,14 +89,16 @@ class ExecutedTool(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", 
     is_error: bool
 
 
-class ChatDelta(FurtherOfMessage, frozen=True, kw_only=True):
-    """One step of a message. Empty in the chunk with the finish reason."""
+class ChatMessage(FurtherOfMessage, frozen=True, kw_only=True):
+    """The message, or one step of it, empty in the chunk with the finish reason. `content` is null
+    if there are only tool calls.
+    """
 
-    executed_tools: tuple[ExecutedTool, ...] | UnsetType = UNSET
     role: Literal["assistant"] | UnsetType = UNSET
-    content: str | UnsetType = UNSET
+    content: str | UnsetType | None = UNSET
     reasoning_content: str | UnsetType = UNSET
-    tool_calls: tuple[ToolCallDelta, ...] | UnsetType = UNSET
+    executed_tools: tuple[ExecutedTool, ...] | UnsetType = UNSET
+    tool_calls: tuple[ChatCall, ...] | UnsetType = UNSET
 
 
 class ChatChoice(StoppedChoice, frozen=True, kw_only=True):
@@ -107,7 +112,7 @@ class ChatChoice(StoppedChoice, frozen=True, kw_only=True):
 class ChunkChoice(ChatChoice, frozen=True, kw_only=True):
     """A step of a choice. `finish_reason` is null until the choice ends."""
 
-    delta: ChatDelta
+    delta: ChatMessage
     logprobs: ChatLogprobs | UnsetType = UNSET
     finish_reason: FinishReason | None = None
 
@@ -130,48 +135,10 @@ class ChatChunk(ChatObject, frozen=True, kw_only=True, tag="chat.completion.chun
     prompt_progress: ProgressWire | UnsetType = UNSET
 
 
-class FunctionWhole(msgspec.Struct, frozen=True):
-    """`arguments` is the text of a JSON object."""
-
-    name: str
-    arguments: str
-
-
-class ToolCallWhole(FurtherOfCall, frozen=True, kw_only=True, tag_field="type", tag="function"):
-    """A tool call of the message."""
-
-    id: str
-    function: FunctionWhole
-
-
-class CustomWhole(msgspec.Struct, frozen=True):
-    """`input` is any text."""
-
-    name: str
-    input: str
-
-
-class CustomCallWhole(FurtherOfCall, frozen=True, kw_only=True, tag_field="type", tag="custom"):
-    """A call of a custom tool."""
-
-    id: str
-    custom: CustomWhole
-
-
-class MessageWhole(FurtherOfMessage, frozen=True, kw_only=True):
-    """The answer. `content` is null if there are only tool calls."""
-
-    role: Literal["assistant"] = "assistant"
-    content: str | None
-    reasoning_content: str | UnsetType = UNSET
-    executed_tools: tuple[ExecutedTool, ...] | UnsetType = UNSET
-    tool_calls: tuple[ToolCallWhole | CustomCallWhole, ...] | UnsetType = UNSET
-
-
 class WholeChoice(ChatChoice, frozen=True, kw_only=True):
     """One of the requested answers."""
 
-    message: MessageWhole
+    message: ChatMessage
     logprobs: ChatLogprobs | None = None
     finish_reason: FinishReason
 
@@ -183,7 +150,7 @@ class ChatCompletion(ChatObject, frozen=True, kw_only=True, tag="chat.completion
 
 
 NO_ARGUMENTS = "{}"
-_NOTHING = ChatDelta()
+_NOTHING = ChatMessage()
 
 
 class ArgumentsText:
@@ -227,7 +194,7 @@ class ChoiceSteps(msgspec.Struct, eq=False):
             for step in self._steps(event):
                 if self._waiting and not is_left_out:
                     logprobs, self._waiting = chat_logprobs(self._waiting), ()
-                    yield msgspec.structs.replace(step, logprobs=logprobs)
+                    yield replace(step, logprobs=logprobs)
                 else:
                     yield step
         if delta.events and isinstance(delta.events[-1], Reasoning) and not self.all_logprobs:
@@ -246,14 +213,14 @@ class ChoiceSteps(msgspec.Struct, eq=False):
                 schema_fault=_given(event.fault),
             )
 
-    def _said(self, event: Event) -> Iterator[ChatDelta]:
+    def _said(self, event: Event) -> Iterator[ChatMessage]:
         match event:
             case Content(text) if text:
-                yield ChatDelta(content=text)
+                yield ChatMessage(content=text)
             case Reasoning(text) if text and not self.hides_reasoning:
-                yield ChatDelta(reasoning_content=text)
+                yield ChatMessage(reasoning_content=text)
             case ToolOpened():
-                yield ChatDelta(tool_calls=(self._opened(event),))
+                yield ChatMessage(tool_calls=(self._opened(event),))
             case ArgumentsGrown(index, fragment) if index in self._calls:
                 yield from self._grown(index, self._calls[index].grow(fragment))
             case ToolClosed(index) if index in self._calls:
@@ -262,27 +229,27 @@ class ChoiceSteps(msgspec.Struct, eq=False):
                 for index in list(self._calls):
                     yield from self._closed(index)
 
-    def _opened(self, event: ToolOpened) -> ToolCallDelta:
-        call = ToolCallDelta(index=event.index, id=event.id, type="function", **event.further)
+    def _opened(self, event: ToolOpened) -> ChatCall:
+        call = ChatCall(index=event.index, id=event.id, type="function", **event.further)
         if event.name in self.custom:
             self._calls[event.index] = InputText()
-            custom = CustomDelta(name=event.name, input="")
-            return msgspec.structs.replace(call, type="custom", custom=custom)
+            custom = CalledCustom(name=event.name, input="")
+            return replace(call, type="custom", custom=custom)
         self._calls[event.index] = ArgumentsText()
-        return msgspec.structs.replace(call, function=FunctionDelta(name=event.name))
+        return replace(call, function=CalledFunction(name=event.name))
 
-    def _closed(self, index: int) -> Iterator[ChatDelta]:
+    def _closed(self, index: int) -> Iterator[ChatMessage]:
         yield from self._grown(index, self._calls[index].finish())
         del self._calls[index]
 
-    def _grown(self, index: int, text: str) -> Iterator[ChatDelta]:
+    def _grown(self, index: int, text: str) -> Iterator[ChatMessage]:
         if not text:
             return
         if isinstance(self._calls[index], InputText):
-            call = ToolCallDelta(index=index, custom=CustomDelta(input=text))
+            call = ChatCall(index=index, custom=CalledCustom(input=text))
         else:
-            call = ToolCallDelta(index=index, function=FunctionDelta(arguments=text))
-        yield ChatDelta(tool_calls=(call,))
+            call = ChatCall(index=index, function=CalledFunction(arguments=text))
+        yield ChatMessage(tool_calls=(call,))
 
 
 def _given(text: str | None) -> str | UnsetType:
@@ -297,7 +264,7 @@ class ChoiceFold(msgspec.Struct, eq=False):
     has_logprobs: bool
     _content: list[str] = []
     _reasoning: list[str] = []
-    _calls: dict[int, tuple[ToolCallDelta, list[str]]] = {}  # each as it began
+    _calls: dict[int, tuple[ChatCall, list[str]]] = {}  # each as it began
     _logprobs: list[LogprobWire] = []
     _further: dict[str, Any] = {}
     _executed: list[ExecutedTool] = []
@@ -315,15 +282,15 @@ class ChoiceFold(msgspec.Struct, eq=False):
     def add(self, step: ChunkChoice) -> None:
         """Take one step more."""
         match step.delta:
-            case ChatDelta(content=str(text)):
+            case ChatMessage(content=str(text)):
                 self._content.append(text)
-            case ChatDelta(reasoning_content=str(text)):
+            case ChatMessage(reasoning_content=str(text)):
                 self._reasoning.append(text)
-            case ChatDelta(tool_calls=(call,)):
+            case ChatMessage(tool_calls=(ChatCall(index=int(index)) as call,)):
                 if call.id is not UNSET:  # it begins
-                    self._calls[call.index] = (call, [])
-                self._calls[call.index][1].extend(_texts(call))
-            case ChatDelta(executed_tools=(executed,)):
+                    self._calls[index] = (call, [])
+                self._calls[index][1].extend(_texts(call))
+            case ChatMessage(executed_tools=(executed,)):
                 self._executed.append(executed)
         if isinstance(step.logprobs, ChatLogprobs):
             self._logprobs += step.logprobs.content
@@ -336,10 +303,11 @@ class ChoiceFold(msgspec.Struct, eq=False):
         logprobs = ChatLogprobs(tuple(self._logprobs)) if self.has_logprobs else None
         return alike(WholeChoice, self._last)(message=self._message(), logprobs=logprobs)
 
-    def _message(self) -> MessageWhole:
+    def _message(self) -> ChatMessage:
         content = "".join(self._content)
         calls = tuple(_whole(call, "".join(texts)) for call, texts in self._calls.values())
-        return MessageWhole(
+        return ChatMessage(
+            role="assistant",
             content=content if content or not calls else None,
             reasoning_content="".join(self._reasoning) if self._reasoning else UNSET,
             executed_tools=tuple(self._executed) or UNSET,
@@ -348,20 +316,20 @@ class ChoiceFold(msgspec.Struct, eq=False):
         )
 
 
-def _texts(call: ToolCallDelta) -> Iterator[str]:
+def _texts(call: ChatCall) -> Iterator[str]:
     match call:
-        case ToolCallDelta(function=FunctionDelta(arguments=str(text))):
+        case ChatCall(function=CalledFunction(arguments=str(text))):
             yield text
-        case ToolCallDelta(custom=CustomDelta(input=str(text))):
+        case ChatCall(custom=CalledCustom(input=str(text))):
             yield text
 
 
-def _whole(call: ToolCallDelta, text: str) -> ToolCallWhole | CustomCallWhole:
+def _whole(call: ChatCall, text: str) -> ChatCall:
     """`call` as it began, with all of its `text`."""
-    if isinstance(call.custom, CustomDelta):
-        return alike(CustomCallWhole, call)(custom=CustomWhole(str(call.custom.name), text))
-    assert isinstance(call.function, FunctionDelta), "it is the one or the other"
-    return alike(ToolCallWhole, call)(function=FunctionWhole(str(call.function.name), text))
+    if isinstance(call.custom, CalledCustom):
+        return replace(call, index=UNSET, custom=replace(call.custom, input=text))
+    assert isinstance(call.function, CalledFunction), "it is the one or the other"
+    return replace(call, index=UNSET, function=replace(call.function, arguments=text))
 
 
 def _joined(parts: list[Any]) -> list[Any]:
@@ -386,7 +354,7 @@ def _continues(last: dict[str, Any], part: dict[str, Any]) -> bool:
     return alike and "index" in part and str(part.get("type", "")).startswith("reasoning.")
 
 
-_ROLE = ChatDelta(role="assistant")
+_ROLE = ChatMessage(role="assistant")
 
 
 class ChatReply(CompletionReply):
@@ -421,9 +389,9 @@ class ChatReply(CompletionReply):
         self._folds = [ChoiceFold(has_logprobs=self._has_logprobs) for _ in self._steps]
         self._unfinished = len(self._steps)
         # The frames of plain text, by the event that fills them. Hidden reasoning has none.
-        plain: dict[type[Event], ChatDelta] = {Content: ChatDelta(content=PLACEHOLDER)}
+        plain: dict[type[Event], ChatMessage] = {Content: ChatMessage(content=PLACEHOLDER)}
         if not hidden:
-            plain[Reasoning] = ChatDelta(reasoning_content=PLACEHOLDER)
+            plain[Reasoning] = ChatMessage(reasoning_content=PLACEHOLDER)
         self._templates = [
             {
                 kind: FrameTemplate(frame(self._chunk(ChunkChoice(index=step.index, delta=delta))))
@@ -440,7 +408,7 @@ class ChatReply(CompletionReply):
     def delta(self, delta: Delta) -> bytes:
         """Some more of one choice."""
         if delta.further is not None:
-            plain = msgspec.structs.replace(delta, further=None)
+            plain = replace(delta, further=None)
             return self._further(delta.choice, delta.further) + self.delta(plain)
         if len(delta.events) == 1 and not self._has_logprobs and self._usage is None:
             (event,) = delta.events
@@ -468,9 +436,9 @@ class ChatReply(CompletionReply):
 
     def _further(self, choice: int, further: RemoteFurther) -> bytes:
         """In a chunk of its own."""
-        delta = ChatDelta(**further.message)
+        delta = ChatMessage(**further.message)
         chunk = self._chunk(ChunkChoice(index=choice, delta=delta))
-        return frame(msgspec.structs.replace(chunk, **further.answer))
+        return frame(replace(chunk, **further.answer))
 
     def _executed(self, delta: Delta) -> Iterator[ChunkChoice]:
         for answer in delta.answered:
@@ -482,11 +450,11 @@ class ChatReply(CompletionReply):
                 output=answer.text,
                 is_error=answer.is_error,
             )
-            yield ChunkChoice(index=delta.choice, delta=ChatDelta(executed_tools=(executed,)))
+            yield ChunkChoice(index=delta.choice, delta=ChatMessage(executed_tools=(executed,)))
 
     def _progress(self, choice: int, progress: PromptProgress) -> msgspec.Struct:
         chunk = self._chunk(ChunkChoice(index=choice, delta=_NOTHING))
-        return msgspec.structs.replace(chunk, prompt_progress=progress_wire(progress))
+        return replace(chunk, prompt_progress=progress_wire(progress))
 
 
 class ChatLoading(msgspec.Struct, eq=False):
@@ -506,7 +474,7 @@ class ChatLoading(msgspec.Struct, eq=False):
         choices = [ChunkChoice(index=k, delta=_ROLE) for k in range(roles)]
         self.began = True
         if self.request.thinking.shown != "hidden":
-            choices.append(ChunkChoice(index=0, delta=ChatDelta(reasoning_content=text)))
+            choices.append(ChunkChoice(index=0, delta=ChatMessage(reasoning_content=text)))
         return b"".join(
             frame(ChatChunk(id=self.id, created=self.created, model=model, choices=(choice,)))
             for choice in choices
