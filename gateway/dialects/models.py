@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from backends.contract.protocol import Modality
+from backends.contract.remote import RemoteOrigin
 from config.values import alike
 from gateway.dialects.dialect import frame
 from gateway.terms.errors import ContextLengthExceeded, GatewayError
@@ -20,14 +21,6 @@ class StatusWire(msgspec.Struct, frozen=True, kw_only=True):
     value: Literal["unloaded", "loading", "loaded"]
     failed: bool = False
     percent: int | None = None
-
-
-class OriginWire(msgspec.Struct, frozen=True):
-    """The origin of a model: a server's id, the model's name on it, and the number of hops."""
-
-    server: str
-    model: str
-    hops: int
 
 
 class OutputFormat(msgspec.Struct, frozen=True):
@@ -65,7 +58,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", t
     remaining_time_seconds: float | None = None  # until it is unloaded for idleness; null: never
     in_use: int = 0  # requests under way
     waiting: int = 0  # requests in its line
-    origin: OriginWire | UnsetType = UNSET  # for other Roundhouses
+    origin: RemoteOrigin | UnsetType = UNSET  # for other Roundhouses
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True):

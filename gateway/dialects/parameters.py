@@ -25,10 +25,9 @@ from backends.contract.samplers import (
 )
 from config.values import alike
 from gateway.dialects.fields import Fields
-from gateway.terms.request import ImagePart, RequestedSampling, Tool, ToolChoice
+from gateway.terms.request import RequestedSampling, Tool, ToolChoice
 
 Alternatives: TypeAlias = Annotated[int, Meta(ge=0, le=20)]  # with log probabilities, of each token
-IMAGE_SCHEMES = ("data:", "http:", "https:")
 MAX_BIAS = 100.0
 MOST_BIASED = 16_384  # characters of all texts that `logit_bias` names; each is tokenized
 # What samplers are called in lists that say their order: our names and those of the parameters
@@ -250,24 +249,24 @@ def read_choice_mode(fields: Fields, path: str, mode: str, tools: Sequence[Tool]
     raise fields.wrong(path, f"Expected 'none', 'auto' or 'required', got {mode!r:.64}.")
 
 
-def read_image(fields: Fields, path: str, url: str) -> ImagePart:
-    """A picture by its address. Raises InvalidRequest."""
-    if not url.startswith(IMAGE_SCHEMES):
-        names = ", ".join(map(repr, IMAGE_SCHEMES))
-        raise fields.wrong(path, f"Expected a URL that starts with {names}.")
-    return ImagePart(url)
-
-
 class FunctionWire(msgspec.Struct, frozen=True):
     """A function that the model may call."""
 
-    name: str
+    name: str = ""
     description: str | None = None
     parameters: dict[str, Any] | None = None
 
-    def tool(self, *, strict: bool | None = None) -> Tool:
-        """As the model is shown it."""
-        return alike(Tool, self)(strict=strict)
+    def tool(self, fields: Fields, path: str) -> Tool:
+        """As the model is shown it. Raises InvalidRequest."""
+        if not self.name:
+            raise fields.wrong(f"{path}.name", "A function needs a name.")
+        return alike(Tool, self)()
+
+
+class StrictFunctionWire(FunctionWire, frozen=True):
+    """Whose calls may have to follow its schema."""
+
+    strict: bool | None = None
 
 
 def require_tool(fields: Fields, path: str, name: str, names: Collection[str]) -> None:

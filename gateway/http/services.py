@@ -13,6 +13,7 @@ from litestar.di import Provide
 from litestar.types import ASGIApp
 
 from backends.contract.catalog import Catalog, LoadFacts
+from backends.contract.remote import RemoteOrigin
 from config.engines import EngineOptions
 from config.settings import Config
 from config.shape import is_path, mapping_item, options
@@ -26,7 +27,7 @@ from gateway.answers.tokenizers import Tokenizers
 from gateway.dialects.llamaserver.request import NO_MODEL
 from gateway.dialects.models import OutputFormat
 from gateway.dialects.ollama import Presets
-from gateway.dialects.openai import ModelCard, OriginWire, StatusWire
+from gateway.dialects.openai import ModelCard, StatusWire
 from gateway.dialects.tabby import CurrentModel, LoadedParameters
 from gateway.http.auth import AnyRequest, Authenticator, Refusals, caller
 from gateway.http.books import Account, Books
@@ -397,12 +398,7 @@ def placed(card: ModelCard, status: ModelStatus, server: str) -> ModelCard:
     """The card with the model's origin; `server`: this server's id."""
     remote = status.files.remote if status.files else None
     origin = remote.origin if remote is not None else None
-    wire = (
-        OriginWire(server, card.id, 0)
-        if origin is None
-        else OriginWire(origin.server, origin.model, origin.hops)
-    )
-    return msgspec.structs.replace(card, origin=wire)
+    return msgspec.structs.replace(card, origin=origin or RemoteOrigin(server, card.id))
 
 
 def current_card(

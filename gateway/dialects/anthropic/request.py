@@ -26,12 +26,12 @@ from gateway.dialects.anthropic.tools import (
 )
 from gateway.dialects.fields import Fields, read_fields
 from gateway.dialects.parameters import (
-    IMAGE_SCHEMES,
     SamplingWire,
     read_keep_alive,
     read_sampling,
     read_stop,
 )
+from gateway.dialects.parts import IMAGE_SCHEMES
 from gateway.dialects.shapes import SHAPE_FIELDS, read_shape
 from gateway.terms.errors import ThreadNotHeld
 from gateway.terms.request import (

@@ -42,6 +42,7 @@ from gateway.terms.request import (
     Part,
     TextPart,
     Thinking,
+    Tool,
     ToolCall,
     ToolChoice,
     all_unapplied,
@@ -306,7 +307,8 @@ def read_chat(content: bytes) -> CohereExchange:
             ),
             answering=_answering(fields, wire),
             tools=tuple(
-                tool.function.tool(strict=wire.strict_tools or None) for tool in wire.tools
+                _tool(fields, f"tools[{k}].function", tool.function, strict=wire.strict_tools)
+                for k, tool in enumerate(wire.tools)
             ),
             tool_choice=_choice(fields, wire),
             thinking=_thinking(wire.thinking),
@@ -327,6 +329,11 @@ def _answering(fields: Fields, wire: ChatWire) -> GenerationParams:
         spelled=fields.otherwise(),
         unapplied=fields.unapplied(ChatWire, SamplingWire, SHAPE_FIELDS),
     )
+
+
+def _tool(fields: Fields, path: str, wire: FunctionWire, *, strict: bool) -> Tool:
+    tool = wire.tool(fields, path)
+    return msgspec.structs.replace(tool, strict=True) if strict else tool
 
 
 def _choice(fields: Fields, wire: ChatWire) -> ToolChoice:

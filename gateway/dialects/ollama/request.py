@@ -218,9 +218,7 @@ def read_tool(fields: Fields, path: str, wire: ToolWire) -> Tool:
     """One tool. Raises InvalidRequest."""
     if wire.type != "function":
         raise fields.wrong(f"{path}.type", f"Expected 'function', got {wire.type!r:.64}.")
-    if not wire.function.name:
-        raise fields.wrong(f"{path}.function.name", "A function needs a name.")
-    return wire.function.tool()
+    return wire.function.tool(fields, f"{path}.function")
 
 
 LATEST = ":latest"  # behind every name that has no tag of its own

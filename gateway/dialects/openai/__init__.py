@@ -13,7 +13,6 @@ Pure: bytes in, structs out (`read_chat`, `read_text`); events in, bytes out (`C
 from gateway.dialects.dialect import Dialect
 from gateway.dialects.models import (
     ModelCard,
-    OriginWire,
     StatusWire,
     Stored,
     envelope,

@@ -9,15 +9,14 @@ from msgspec import UNSET
 from backends.contract.remote import FurtherOfCall, FurtherOfMessage
 from gateway.dialects.custom import CustomWire, custom_call, custom_tool
 from gateway.dialects.fields import TOO_DEEP, Fields, nests_deep
-from gateway.dialects.parameters import FunctionWire, read_choice_mode, read_image, require_tool
+from gateway.dialects.parameters import StrictFunctionWire, read_choice_mode, require_tool
+from gateway.dialects.parts import ImageUrlWire, PartWire, read_parts
 from gateway.dialects.served import McpToolWire, read_served
 from gateway.terms.request import (
     Message,
     NamedTool,
-    Part,
     Role,
     ServedTools,
-    TextPart,
     Tool,
     ToolCall,
     ToolChoice,
@@ -32,30 +31,6 @@ ROLES: Mapping[str, Role] = {
     "tool": "tool",
     "function": "tool",
 }
-UNREADABLE = {
-    "input_audio": "Audio",
-    "audio_url": "Audio",
-    "video_url": "Video",
-    "input_video": "Video",
-    "file": "File",
-    "input_file": "File",
-}
-
-
-class ImageUrlWire(msgspec.Struct, frozen=True):
-    """An image. It is always processed in full; only the detail "low" requests less."""
-
-    url: str
-    detail: str | None = None
-
-
-class PartWire(msgspec.Struct, frozen=True):
-    """One part of a message. `type` determines which fields apply."""
-
-    type: str
-    text: str | None = None
-    refusal: str | None = None
-    image_url: ImageUrlWire | str | None = None
 
 
 class FunctionCallWire(msgspec.Struct, frozen=True):
@@ -97,12 +72,6 @@ class MessageWire(FurtherOfMessage, frozen=True, kw_only=True):
     reasoning_content: str | None = None
     reasoning: str | None = None
     thinking: str | None = None
-
-
-class StrictFunctionWire(FunctionWire, frozen=True):
-    """Whose calls may have to follow its schema."""
-
-    strict: bool | None = None
 
 
 class ToolWire(McpToolWire, frozen=True, kw_only=True):
@@ -200,44 +169,13 @@ def _message(fields: Fields, path: str, wire: MessageWire) -> Message:
     role = fields.meant(f"{path}.role", wire.role, ROLES)
     return Message(
         role=role,
-        parts=_parts(fields, f"{path}.content", wire.content),
+        parts=read_parts(fields, f"{path}.content", wire.content),
         reasoning=wire.reasoning_content or wire.reasoning or wire.thinking or None,
         tool_calls=_tool_calls(fields, path, wire) if wire.tool_calls or wire.function_call else (),
         tool_call_id=wire.tool_call_id,
         name=wire.name or None,
         further=_further(wire, FurtherOfMessage) if role == "assistant" else {},
     )
-
-
-def _parts(fields: Fields, path: str, content: str | list[PartWire] | None) -> tuple[Part, ...]:
-    match content:
-        case None | "":
-            return ()
-        case str():
-            return (TextPart(content),)
-        case parts:
-            return tuple(_part(fields, f"{path}[{k}]", part) for k, part in enumerate(parts))
-
-
-def _part(fields: Fields, path: str, wire: PartWire) -> Part:
-    match wire:
-        case PartWire(type="text" | "input_text" | "output_text", text=str(text)):
-            return TextPart(text)
-        case PartWire(type="refusal", refusal=str(text)):
-            return TextPart(text)
-        case PartWire(type="image_url" | "input_image", image_url=ImageUrlWire(url)):
-            return read_image(fields, f"{path}.image_url.url", url)
-        case PartWire(type="image_url" | "input_image", image_url=str(url)):
-            return read_image(fields, f"{path}.image_url", url)
-        case PartWire(type="text" | "input_text" | "output_text"):
-            raise fields.wrong(f"{path}.text", "This field is required.")
-        case PartWire(type="refusal"):
-            raise fields.wrong(f"{path}.refusal", "This field is required.")
-        case PartWire(type="image_url" | "input_image"):
-            raise fields.wrong(f"{path}.image_url", "This field is required.")
-    if medium := UNREADABLE.get(wire.type):
-        raise fields.wrong(f"{path}.type", f"{medium} parts ({wire.type!r}) are not supported.")
-    raise fields.wrong(f"{path}.type", f"Parts of type {wire.type!r} are not known.")
 
 
 def _tool_calls(fields: Fields, path: str, wire: MessageWire) -> tuple[ToolCall, ...]:
@@ -287,9 +225,7 @@ def _tool(fields: Fields, path: str, wire: ToolWire) -> Tool:
         raise fields.wrong(f"{path}.type", message)
     if wire.function is None:
         raise fields.wrong(f"{path}.function", "This field is required.")
-    if not wire.function.name:
-        raise fields.wrong(f"{path}.function.name", "A function needs a name.")
-    return wire.function.tool(strict=wire.function.strict)
+    return wire.function.tool(fields, f"{path}.function")
 
 
 def _choice(

@@ -11,7 +11,7 @@ import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -20,11 +20,12 @@ from msgspec import Meta
 
 from gateway.dialects.custom import custom_call
 from gateway.dialects.fields import TOO_DEEP, Fields, fields_of, nests_deep
-from gateway.dialects.parameters import Alternatives, read_image
+from gateway.dialects.parameters import Alternatives
+from gateway.dialects.parts import PartWire, read_parts
 from gateway.dialects.responses.past_calls import past_messages
 from gateway.dialects.responses.tools import ToolChoiceWire, ToolWire, joined
 from gateway.terms.errors import InvalidRequest, NotFound, TooLarge
-from gateway.terms.request import Message, Part, Role, TextPart, ToolCall
+from gateway.terms.request import Message, Role, ToolCall
 
 PREFIX = "roundhouse-1."
 
@@ -56,15 +57,6 @@ Metadata: TypeAlias = Annotated[
     dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]],
     Meta(max_length=16),
 ]
-
-
-class PartWire(msgspec.Struct, frozen=True):
-    """One part of a message. `type` determines which fields apply."""
-
-    type: str
-    text: str | None = None
-    refusal: str | None = None
-    image_url: str | None = None
 
 
 class ItemWire(msgspec.Struct, frozen=True, kw_only=True):
@@ -326,36 +318,14 @@ def _message(fields: Fields, wire: ItemWire) -> Message:
         case ItemWire(
             type="function_call_output" | "custom_tool_call_output", call_id=str(call_id)
         ):
-            parts = tuple(_parts(fields, "output", wire.output))
+            parts = read_parts(fields, "output", wire.output)
             return Message(role="tool", parts=parts, tool_call_id=call_id)
         case ItemWire(type=str(kind)) if kind.endswith(("_call", "_call_output")):
             raise fields.wrong("call_id", "This field and the name of a call are required.")
         case ItemWire(type="message" | None):
             role = fields.meant("role", wire.role, ROLES)
-            return Message(role=role, parts=tuple(_parts(fields, "content", wire.content)))
+            return Message(role=role, parts=read_parts(fields, "content", wire.content))
     raise fields.wrong("type", f"Items of type {wire.type!r:.64} are not supported.")
-
-
-def _parts(fields: Fields, path: str, content: str | list[PartWire] | None) -> Iterator[Part]:
-    if isinstance(content, str):
-        yield from (TextPart(content),) if content else ()
-        return
-    for k, part in enumerate(content or ()):
-        yield _part(fields, f"{path}[{k}]", part)
-
-
-def _part(fields: Fields, path: str, wire: PartWire) -> Part:
-    match wire:
-        case PartWire(type="input_text" | "output_text" | "text", text=str(text)):
-            return TextPart(text)
-        case PartWire(type="refusal", refusal=str(text)):
-            return TextPart(text)
-        case PartWire(type="input_image"):
-            image = read_image(fields, f"{path}.image_url", wire.image_url or "")
-            return msgspec.structs.replace(image, field=f"{fields.prefix}{path}.image_url")
-        case PartWire(type="input_text" | "output_text" | "text" | "refusal"):
-            raise fields.wrong(f"{path}.text", "This field is required.")
-    raise fields.wrong(f"{path}.type", f"Parts of type {wire.type!r:.64} are not supported.")
 
 
 def decoded(data: bytes) -> list[Any]:

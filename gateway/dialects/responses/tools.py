@@ -18,7 +18,7 @@ import msgspec
 from config.values import alike
 from gateway.dialects.custom import CustomWire, FormatWire, custom_tool
 from gateway.dialects.fields import Fields
-from gateway.dialects.parameters import read_choice_mode
+from gateway.dialects.parameters import StrictFunctionWire, read_choice_mode
 from gateway.dialects.served import McpToolWire, read_served
 from gateway.terms.request import (
     NamedTool,
@@ -36,15 +36,6 @@ MOST_TOOLS = 1_024  # those in namespaces counted, as `fields.COUNTS` has it for
 LONGEST_NAME = 128
 
 
-class FunctionWire(msgspec.Struct, frozen=True):
-    """A function, as chat completions nest it."""
-
-    name: str = ""
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-
-
 class InnerToolWire(McpToolWire, frozen=True, kw_only=True):
     """A tool of any type; `type` determines which fields apply."""
 
@@ -53,7 +44,7 @@ class InnerToolWire(McpToolWire, frozen=True, kw_only=True):
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
-    function: FunctionWire | None = None
+    function: StrictFunctionWire | None = None  # as chat completions nest it
     format: FormatWire | None = None  # of a custom tool
     defer_loading: bool | None = None
     execution: str = "server"  # of a search for tools
@@ -219,7 +210,8 @@ class Toolbox:
         deferred = bool(wire.defer_loading)
         match wire.type:
             case "function":
-                tool = _function(self._fields, path, wire)
+                function = wire.function or alike(StrictFunctionWire, wire)()
+                tool = function.tool(self._fields, path)
                 yield _Entry(path, tool, Offered("function", tool.name, namespace), deferred)
             case "custom":
                 custom = CustomWire(wire.name, wire.description, wire.format)
@@ -390,13 +382,6 @@ def _described(tool: Tool, wire: ToolWire) -> Tool:
         f"{wire.name[:LONGEST_NAME]}: {wire.description[:1024]}" if wire.description else wire.name
     )
     return msgspec.structs.replace(tool, description=f"{tool.description or ''} ({about})".strip())
-
-
-def _function(fields: Fields, path: str, wire: InnerToolWire) -> Tool:
-    function = wire.function or wire
-    if not function.name:
-        raise fields.wrong(f"{path}.name", "A function needs a name.")
-    return alike(Tool, function)()
 
 
 def _search(wire: InnerToolWire) -> Tool:
