@@ -73,19 +73,18 @@ class BlockWire(msgspec.Struct, frozen=True, kw_only=True):
     document: DocumentWire | None = None
 
 
-class FunctionCallWire(msgspec.Struct, frozen=True):
+class CalledFunction(msgspec.Struct, frozen=True):
     """The called function, with its arguments as JSON text."""
 
     name: str
     arguments: str | None = None
 
 
-class CallWire(msgspec.Struct, frozen=True, kw_only=True):
+class CalledTool(msgspec.Struct, frozen=True, tag_field="type", tag="function"):
     """A call that the model made."""
 
     id: str
-    function: FunctionCallWire
-    type: Literal["function"] = "function"
+    function: CalledFunction
 
 
 class MessageWire(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +92,7 @@ class MessageWire(msgspec.Struct, frozen=True, kw_only=True):
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str | list[BlockWire] | None = None
-    tool_calls: list[CallWire] | None = None
+    tool_calls: list[CalledTool] | None = None
     tool_plan: str | None = None
     tool_call_id: str | None = None
 
@@ -147,20 +146,6 @@ class ThinkingBlock(msgspec.Struct, frozen=True, tag="thinking"):
     """A block of the model's reasoning."""
 
     thinking: str
-
-
-class CalledFunction(msgspec.Struct, frozen=True):
-    """A function's name and its arguments: JSON text."""
-
-    name: str
-    arguments: str
-
-
-class CalledTool(msgspec.Struct, frozen=True, tag_field="type", tag="function"):
-    """A call."""
-
-    id: str
-    function: CalledFunction
 
 
 class AnswerMessage(msgspec.Struct, frozen=True, kw_only=True):

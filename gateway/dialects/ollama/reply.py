@@ -17,7 +17,7 @@ from gateway.dialects.dialect import PLACEHOLDER, FrameTemplate, Reply, body, li
 from gateway.dialects.encoding import EmbeddingExchange, positive, read_texts, written
 from gateway.dialects.fields import MOST_NAMED, Fields, read_fields
 from gateway.dialects.logprobs import LogprobWire, logprob_wire
-from gateway.dialects.ollama.request import Presence, Preset, with_tag
+from gateway.dialects.ollama.request import CalledWire, CallWire, Presence, Preset, with_tag
 from gateway.dialects.parameters import read_keep_alive
 from gateway.terms.errors import GatewayError
 from gateway.terms.events import (
@@ -51,21 +51,6 @@ def error_wire(error: GatewayError) -> ErrorWire:
 def error_line(error: GatewayError) -> bytes:
     """The last line of a broken stream."""
     return line(error_wire(error))
-
-
-class CalledWire(msgspec.Struct, frozen=True):
-    """A call; `arguments` is a JSON object."""
-
-    index: int
-    name: str
-    arguments: msgspec.Raw
-
-
-class CallWire(msgspec.Struct, frozen=True):
-    """A tool call of the message."""
-
-    id: str
-    function: CalledWire
 
 
 class MessageWire(msgspec.Struct, frozen=True, kw_only=True):
@@ -210,8 +195,9 @@ class OllamaReply(Reply):
 
 
 def _whole(opened: ToolOpened, fragments: Sequence[str]) -> CallWire:
-    called = CalledWire(opened.index, opened.name, given_object("".join(fragments)))
-    return CallWire(opened.id, called)
+    given = given_object("".join(fragments))
+    called = CalledWire(index=opened.index, name=opened.name, arguments=given)
+    return CallWire(id=opened.id, function=called)
 
 
 def _nanoseconds(seconds: float) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeAlias, get_args
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from config.values import alike, hub_id
 from gateway.dialects.fields import (
@@ -44,18 +44,21 @@ from gateway.terms.request import (
 )
 
 
-class FunctionCallWire(msgspec.Struct, frozen=True):
-    """The called function and its arguments, as an object rather than JSON text."""
+class CalledWire(msgspec.Struct, frozen=True, kw_only=True):
+    """The called function and its arguments, as an object rather than JSON text. `index`: among the
+    calls of an answer.
+    """
 
+    index: int | UnsetType = UNSET
     name: str
     arguments: Any = {}
 
 
-class ToolCallWire(msgspec.Struct, frozen=True):
-    """A call in an earlier turn. Old clients send no id."""
+class CallWire(msgspec.Struct, frozen=True, kw_only=True):
+    """A call. Old clients send no id."""
 
-    function: FunctionCallWire
     id: str | None = None
+    function: CalledWire
 
 
 class MessageWire(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +68,7 @@ class MessageWire(msgspec.Struct, frozen=True, kw_only=True):
     content: str | None = None
     thinking: str | None = None
     images: list[str] | None = None
-    tool_calls: list[ToolCallWire] | None = None
+    tool_calls: list[CallWire] | None = None
     tool_name: str | None = None
     tool_call_id: str | None = None
 
