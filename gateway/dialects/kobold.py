@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from backends.contract.conversation import Grammar
-from gateway.dialects.dialect import PLACEHOLDER, Dialect, FrameTemplate, Reply, body, named_frame
+from gateway.dialects.dialect import Dialect, Reply, body, named_frame
 from gateway.dialects.encoding import Token
 from gateway.dialects.fields import Fields, fields_of, json_object
 from gateway.dialects.parameters import SamplingWire, read_keep_alive, read_sampling, read_stop
@@ -280,7 +280,6 @@ def error_event(error: GatewayError) -> bytes:
 
 
 EVENT = b"message"
-STEP = FrameTemplate(named_frame(EVENT, TokenStep(token=PLACEHOLDER)))
 
 
 class Growing(msgspec.Struct, eq=False):
@@ -319,7 +318,7 @@ class KoboldReply(Reply):
     def delta(self, delta: Delta) -> bytes:
         """Some more of the text."""
         text = self.add(delta)
-        return STEP.render(text) if text else b""
+        return named_frame(EVENT, TokenStep(token=text)) if text else b""
 
     def add(self, delta: Delta) -> str:
         """Keep what `delta` says for `whole`; its text."""

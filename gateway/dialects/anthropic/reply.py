@@ -5,7 +5,7 @@ A stream and a whole body are made of the same events, so that a stream put toge
 equals the body it would have got. A block that says nothing is never begun.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 from config.values import alike
 from gateway.dialects.anthropic.editing import ContextManaged
 from gateway.dialects.anthropic.request import MessagesExchange
-from gateway.dialects.dialect import PLACEHOLDER, FrameTemplate, Reply, body, named_frame
+from gateway.dialects.dialect import Reply, body, named_frame
 from gateway.terms.errors import GatewayError, ThreadNotHeld
 from gateway.terms.events import (
     ArgumentsGrown,
@@ -255,23 +255,25 @@ class _Blocks(msgspec.Struct, eq=False):
     other.
     """
 
-    _GROWN: ClassVar[dict[type[Block], Increment]] = {
-        TextBlock: TextDelta(PLACEHOLDER),
-        ThinkingBlock: ThinkingDelta(PLACEHOLDER),
-        ToolUseBlock: InputDelta(PLACEHOLDER),
-        McpToolUseBlock: InputDelta(PLACEHOLDER),
+    _GROWN: ClassVar[dict[type[Block], Callable[[str], Increment]]] = {
+        TextBlock: TextDelta,
+        ThinkingBlock: ThinkingDelta,
+        ToolUseBlock: InputDelta,
+        McpToolUseBlock: InputDelta,
     }
 
     signature: str = ""
     open: type[Block] | None = None
     _all: list[tuple[Block, list[str]]] = []  # each as it began, and its text
-    _template: FrameTemplate | None = None
 
     def grow(self, text: str) -> bytes:
         """Some more of the block that is open: the frame of nearly every token."""
-        assert self._template is not None, "a block is open"
+        assert self.open is not None, "a block is open"
         self._all[-1][1].append(text)
-        return self._template.render(text)
+        return self._grown(self._GROWN[self.open](text))
+
+    def _grown(self, increment: Increment) -> bytes:
+        return named_frame(b"content_block_delta", BlockDelta(self._index, increment))
 
     @property
     def _index(self) -> int:
@@ -286,22 +288,15 @@ class _Blocks(msgspec.Struct, eq=False):
         ended = self.end()
         self._all.append((block, []))
         self.open = type(block)
-        if (increment := self._GROWN.get(self.open)) is not None:
-            grown = BlockDelta(self._index, increment)
-            self._template = FrameTemplate(named_frame(b"content_block_delta", grown))
         return ended + named_frame(b"content_block_start", BlockStart(self._index, block))
 
     def end(self) -> bytes:
         """The end of the block that is open, if there is one."""
         if self.open is None:
             return b""
-        signed = self._signed() if self.open is ThinkingBlock else b""
-        self.open = None
+        is_thinking, self.open = self.open is ThinkingBlock, None
+        signed = self._grown(SignatureDelta(self.signature)) if is_thinking else b""
         return signed + named_frame(b"content_block_stop", BlockStop(self._index))
-
-    def _signed(self) -> bytes:
-        delta = BlockDelta(self._index, SignatureDelta(self.signature))
-        return named_frame(b"content_block_delta", delta)
 
 
 def _filled(block: Block, text: str, signature: str) -> Block:
@@ -352,9 +347,6 @@ class MessagesReply(Reply):
 
     def delta(self, delta: Delta) -> bytes:
         """Some more of the answer."""
-        match delta.events:
-            case (Content(text),) if text and self._blocks.open is TextBlock:
-                return self._blocks.grow(text)
         frames = [self._frames(event) for event in delta.events]
         for answered in delta.answered:
             frames += [self._blocks.begin(result_block(answered)), self._blocks.end()]

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from gateway.dialects.dialect import PLACEHOLDER, FrameTemplate, Reply, body, line
+from gateway.dialects.dialect import Reply, body, line
 from gateway.dialects.encoding import EmbeddingExchange, positive, read_texts, written
 from gateway.dialects.fields import MOST_NAMED, Fields, read_fields
 from gateway.dialects.logprobs import LogprobWire, logprob_wire
@@ -98,14 +98,9 @@ class OllamaReply(Reply):
     _texts: dict[type[Event], list[str]] = msgspec.field(default_factory=dict)
     _calls: list[CallWire] = msgspec.field(default_factory=list)
     _logprobs: list[LogprobWire] = msgspec.field(default_factory=list)
-    _templates: Mapping[type[Event], FrameTemplate] = {}
 
     def __post_init__(self) -> None:
         self._texts = {Content: [], Reasoning: []}
-        self._templates = {
-            Content: FrameTemplate(line(self._chunk(content=PLACEHOLDER))),
-            Reasoning: FrameTemplate(line(self._chunk(thinking=PLACEHOLDER))),
-        }
 
     def add(self, delta: Delta) -> None:
         self._logprobs += map(logprob_wire, delta.logprobs)
@@ -122,9 +117,12 @@ class OllamaReply(Reply):
         match event:
             case Reasoning() if self.hides_thinking:
                 return b""
-            case Content(text) | Reasoning(text) if text:
-                self._texts[type(event)].append(text)
-                return self._templates[type(event)].render(text)
+            case Content(text) if text:
+                self._texts[Content].append(text)
+                return line(self._chunk(content=text))
+            case Reasoning(text) if text:
+                self._texts[Reasoning].append(text)
+                return line(self._chunk(thinking=text))
         called = self._called(event)
         self._calls += called
         return line(self._chunk(calls=called)) if called else b""

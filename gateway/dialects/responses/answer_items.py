@@ -1,8 +1,7 @@
 """The items of an answer while they grow, and their events. Knows no response that they stand in.
 
-In each event the field that grows stands last but the sequence number, so that the rest of it is
-encoded once. At most one item is open. The kinds of items differ by what stands in a table: the
-names of their events, and whether they have parts.
+At most one item is open. The kinds of items differ by what stands in a table: the names of their
+events, and whether they have parts.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from backends.contract.protocol import TokenLogprob
 from gateway.dialects.custom import InputText
-from gateway.dialects.dialect import PLACEHOLDER, FrameTemplate, named_frame
+from gateway.dialects.dialect import named_frame
 from gateway.dialects.logprobs import LogprobWire, logprob_wire
 from gateway.dialects.responses.items import packed
 from gateway.dialects.responses.mcp_items import McpApprovalItem, McpCallItem, McpListItem
@@ -259,11 +258,9 @@ class PlacedItem(msgspec.Struct, eq=False):
     place: int
     numbers: "count[int]"
 
-    def event(
-        self, kind: type[msgspec.Struct], called: str, /, number: int | None = None, **fields: Any
-    ) -> bytes:
-        """An event of this item or of a part of it; `number`: None: the next."""
-        number = next(self.numbers) if number is None else number
+    def event(self, kind: type[msgspec.Struct], called: str, /, **fields: Any) -> bytes:
+        """An event of this item or of a part of it."""
+        number = next(self.numbers)
         placed = {"item_id": self.id, "output_index": self.place, "sequence_number": number}
         return event(kind(type=f"response.{called}", **placed, **fields))
 
@@ -291,7 +288,6 @@ class GrowingItem(PlacedItem, eq=False):
     _input: InputText | None = None
     _texts: list[str] = []
     _logprobs: list[LogprobWire] = []
-    _template: FrameTemplate | None = None
 
     def __post_init__(self) -> None:
         self.id = self._form.prefix + self.id
@@ -322,13 +318,9 @@ class GrowingItem(PlacedItem, eq=False):
     def grow(self, text: str, logprobs: tuple[TokenLogprob, ...] = ()) -> bytes:
         """Some more of it: the event of nearly every token."""
         wires = self.keep(text, logprobs)
-        if wires:
-            return self._grown(text, wires)
-        if self._template is None:
-            # The number is the last field: what is behind it is put back with each number.
-            whole = self._grown(PLACEHOLDER, [], number=0)
-            self._template = FrameTemplate(whole.removesuffix(b"0}\n\n"))
-        return self._template.render(text) + b"%d}\n\n" % next(self.numbers)
+        shown = wires if self.kind == "message" else UNSET
+        name = f"{self._form.stem}.delta"
+        return self.event(GrownEvent, name, logprobs=shown, delta=text, **self._index)
 
     def fragment(self, arguments: str) -> bytes:
         """Some more of a call's arguments."""
@@ -337,11 +329,6 @@ class GrowingItem(PlacedItem, eq=False):
             return b""
         text = arguments if self._input is None else self._input.grow(arguments)
         return self.grow(text) if text else b""
-
-    def _grown(self, text: str, logprobs: list[LogprobWire], number: int | None = None) -> bytes:
-        shown = logprobs if self.kind == "message" else UNSET
-        name, more = f"{self._form.stem}.delta", self._index
-        return self.event(GrownEvent, name, number=number, logprobs=shown, delta=text, **more)
 
     def closing(self, status: Progress) -> Iterator[bytes]:
         """It is over, and this is all of it."""

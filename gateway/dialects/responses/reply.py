@@ -217,10 +217,6 @@ class ResponsesReply(Reply):
 
     def delta(self, delta: Delta) -> bytes:
         """Some more of it."""
-        match delta.events:
-            case (Content(text),) if text and self._kind == "message":
-                assert self._current is not None, "its kind is known"
-                return self._current.grow(text, delta.logprobs)
         waiting = delta.logprobs
         frames = []
         for one in delta.events:
