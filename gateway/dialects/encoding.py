@@ -112,12 +112,7 @@ def _text(fields: Fields, path: str, item: str | int | list[int], called: str) -
 
 def read_purpose(fields: Fields, given: str | None) -> Purpose | None:
     """What the texts are for. Raises InvalidRequest."""
-    if given is None:
-        return None
-    if (purpose := PURPOSES.get(given.lower())) is None:
-        names = ", ".join(repr(name) for name in PURPOSES)
-        raise fields.wrong("input_type", f"Expected one of {names}, got {given!r:.64}.")
-    return purpose
+    return None if given is None else fields.meant("input_type", given.lower(), PURPOSES)
 
 
 def limit(number: int | None) -> int | None:

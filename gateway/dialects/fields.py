@@ -272,9 +272,9 @@ class Fields(msgspec.Struct, frozen=True):
         """The error for the field at `path`, by the name that the client knows."""
         return InvalidRequest.at(self._as_written(path), message)
 
-    def meant(self, path: str, word: str | None, words: Mapping[str, T]) -> T:
+    def meant(self, path: str, word: object, words: Mapping[str, T]) -> T:
         """What `words` say of `word`. Raises InvalidRequest, which names them, for another."""
-        if word is None or word not in words:
+        if not isinstance(word, str) or word not in words:
             names = ", ".join(map(repr, words))
             raise self.wrong(path, f"Expected one of {names}, got {word!r:.64}.")
         return words[word]

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from backends.contract.conversation import Grammar
+from config.values import alike
 from gateway.dialects.dialect import Dialect, Reply, body, named_frame
 from gateway.dialects.encoding import Token
 from gateway.dialects.fields import Fields, fields_of, json_object
@@ -216,12 +217,9 @@ def read_generate(body: bytes, *, stream: bool) -> KoboldExchange:
 
 def _answering(fields: Fields, wire: GenerateWire, *, stream: bool) -> GenerationParams:
     asked = _sampled(fields, wire)
-    return GenerationParams(
+    return alike(GenerationParams, wire)(
         sampling=read_sampling(asked),
-        max_tokens=wire.max_tokens,
-        min_tokens=wire.min_tokens,
         stop=_stop(fields, wire),
-        n=wire.n,
         keep_alive=read_keep_alive(fields, wire.keep_alive),
         shape=Grammar(text=wire.grammar) if wire.grammar else None,
         streamed=stream,

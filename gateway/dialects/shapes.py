@@ -119,13 +119,7 @@ def _tags(fields: Fields, path: str, value: Any) -> Shape:
 
 def _response_format(fields: Fields, path: str, value: Any) -> Shape | None:
     wire = _object(fields, path, value)
-    kind = wire.get("type", "text")
-    if kind == "text":
-        return None
-    if (read := _TYPED.get(kind) if isinstance(kind, str) else None) is None:
-        names = ", ".join(repr(name) for name in ("text", *_TYPED))
-        raise fields.wrong(f"{path}.type", f"Expected one of {names}, got {kind!r:.64}.")
-    return read(fields, path, wire)
+    return fields.meant(f"{path}.type", wire.get("type", "text"), _TYPED)(fields, path, wire)
 
 
 def _responses(fields: Fields, path: str, value: Any) -> Shape | None:
@@ -234,6 +228,7 @@ _KINDS = {
 _NOT_GIVEN: tuple[Any, ...] = (None, "", {}, [])  # what frontends send for a field left blank
 
 _TYPED: Mapping[str, Callable[[Fields, str, Mapping[str, Any]], Shape | None]] = {
+    "text": lambda _fields, _path, _wire: None,
     "json_object": _typed_object,
     "json": _typed_object,
     "json_schema": _typed_schema,

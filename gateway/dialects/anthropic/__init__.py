@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 
 from gateway.dialects.anthropic.reply import (
     PING,
-    Able,
     Count,
     MessagesReply,
     ModelWire,

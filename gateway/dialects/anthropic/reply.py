@@ -16,6 +16,7 @@ from config.values import alike
 from gateway.dialects.anthropic.editing import ContextManaged
 from gateway.dialects.anthropic.request import MessagesExchange
 from gateway.dialects.dialect import Reply, body, named_frame
+from gateway.dialects.models import ModelCard
 from gateway.terms.errors import GatewayError, ThreadNotHeld
 from gateway.terms.events import (
     ArgumentsGrown,
@@ -433,15 +434,6 @@ class ModelCapabilities(msgspec.Struct, frozen=True, kw_only=True):
     server_tools: PartlySupported
 
 
-class Able(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a model. `efforts`: those that its template takes."""
-
-    sees: bool
-    thinks: bool
-    efforts: tuple[str, ...]
-    keeps_to_schemas: bool
-
-
 class ModelWire(msgspec.Struct, frozen=True, kw_only=True):
     """One model. `max_input_tokens` is its context; `capabilities` are null while they are not
     known.
@@ -466,27 +458,34 @@ class ModelPage(msgspec.Struct, frozen=True, kw_only=True):
     has_more: bool = False
 
 
-def model_wire(name: str, created: int, context_length: int | None, able: Able | None) -> ModelWire:
-    """One model; `created` is Unix time."""
+def model_wire(card: ModelCard, efforts: Sequence[str], *, keeps_to_schemas: bool) -> ModelWire:
+    """One model. `efforts`: those that its template takes."""
+    created = datetime.fromtimestamp(card.created, UTC)
+    able = card.capabilities
     return ModelWire(
-        id=name,
-        display_name=name,
-        created_at=datetime.fromtimestamp(created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        max_input_tokens=context_length,
-        max_tokens=context_length,
-        capabilities=None if able is None else _capabilities(able),
+        id=card.id,
+        display_name=card.id,
+        created_at=created.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        max_input_tokens=card.context_length,
+        max_tokens=card.context_length,
+        capabilities=None
+        if able is None
+        else _capabilities(able, efforts, keeps_to_schemas=keeps_to_schemas),
     )
 
 
-def _capabilities(able: Able) -> ModelCapabilities:
-    thinks = dict.fromkeys(("enabled", "adaptive", "between_tools"), Support(able.thinks))
-    efforts = {name: Support(name in able.efforts) for name in EFFORTS}
+def _capabilities(
+    able: Sequence[str], taken: Sequence[str], *, keeps_to_schemas: bool
+) -> ModelCapabilities:
+    thinks = "reasoning" in able
+    types = dict.fromkeys(("enabled", "adaptive", "between_tools"), Support(thinks))
+    efforts = {name: Support(name in taken) for name in EFFORTS}
     edits = {"clear_thinking_20251015": YES, "clear_tool_uses_20250919": YES}
     return ModelCapabilities(
-        image_input=Support(able.sees),
-        structured_outputs=Support(able.keeps_to_schemas),
-        thinking={"supported": able.thinks, "types": {**thinks, "disabled": YES}},
-        effort={"supported": bool(able.efforts), **efforts},
+        image_input=Support("vision" in able),
+        structured_outputs=Support(keeps_to_schemas),
+        thinking={"supported": thinks, "types": {**types, "disabled": YES}},
+        effort={"supported": bool(taken), **efforts},
         context_management={"supported": True, **edits, "compact_20260112": NO},
         server_tools={"supported": False, "code_execution": NO, "web_search": NO},
     )

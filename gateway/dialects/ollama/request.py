@@ -3,7 +3,7 @@ others (`/api/create`, `/api/copy`): no files, only a name and what stands in wh
 says nothing. Those are kept in memory. Knows no model, no template and no registry.
 """
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeAlias, get_args
 
@@ -188,33 +188,28 @@ def _calls(wire: MessageWire, turn: int) -> tuple[ToolCall, ...]:
 
 
 class _OpenCalls(msgspec.Struct, eq=False):
-    """Calls that no result has answered yet."""
+    """Calls that no result has answered yet, as they were made: ids, and the names of what they
+    call.
+    """
 
-    _open: set[str] = set()  # ids
-    # Ids by name, and under "" all of them, as they were made; answered ones leave late.
-    _lines: dict[str, deque[str]] = {}
+    _all: OrderedDict[str, str] = msgspec.field(default_factory=OrderedDict)
+    _by_name: dict[str, OrderedDict[str, str]] = {}
 
     def add(self, calls: Sequence[ToolCall]) -> None:
         for call in calls:
-            self._open.add(call.id)
-            for name in ("", call.name):
-                self._lines.setdefault(name, deque()).append(call.id)
+            if (before := self._all.get(call.id)) is not None:
+                del self._by_name[before][call.id]
+            self._all[call.id] = call.name
+            self._by_name.setdefault(call.name, OrderedDict())[call.id] = call.name
 
     def answered(self, wire: MessageWire) -> str | None:
         """The id of the call that a result answers, which is open no more."""
-        found = self._of(wire)
+        line = self._by_name.get(wire.tool_name, {}) if wire.tool_name else self._all
+        found = wire.tool_call_id if wire.tool_call_id in self._all else next(iter(line), None)
         if found is None:
             return wire.tool_call_id
-        self._open.remove(found)
+        del self._by_name[self._all.pop(found)][found]
         return found
-
-    def _of(self, wire: MessageWire) -> str | None:
-        if wire.tool_call_id in self._open:
-            return wire.tool_call_id
-        line = self._lines.get(wire.tool_name or "", deque())
-        while line and line[0] not in self._open:
-            line.popleft()
-        return line[0] if line else None
 
 
 def read_tool(fields: Fields, path: str, wire: ToolWire) -> Tool:

@@ -201,9 +201,8 @@ def read_chat(body: bytes) -> ChatExchange:
     _refuse_unmet(fields)
     if wire.max_tokens == 0:
         raise fields.wrong("max_tokens", "Expected at least 1, or -1 for no limit.")
-    if wire.answer_format is not None and wire.answer_format not in FORMATS:
-        message = f"Expected one of {', '.join(FORMATS)}, got {wire.answer_format!r:.64}."
-        raise fields.wrong("answer_format", message)
+    if wire.answer_format is not None:
+        fields.meant("answer_format", wire.answer_format, FORMATS)
     conversation = read_conversation(fields)
     messages, continue_final = _continued(fields, wire, conversation.messages)
     variables = wire.template_variables
@@ -219,8 +218,6 @@ def read_chat(body: bytes) -> ChatExchange:
             messages=messages,
             answering=msgspec.structs.replace(
                 _answering(fields, wire, logprobs, _CHAT, unapplied),
-                stop_in_reasoning=wire.stop_in_reasoning,
-                logprobs_of=wire.logprobs_of,
                 reports_progress=wire.return_progress and wire.stream,
             ),
             parallel_tool_calls=wire.parallel_tool_calls,
@@ -280,12 +277,10 @@ def _answering(
     known: tuple[Known, ...],
     unapplied: tuple[Unapplied, ...] = (),
 ) -> GenerationParams:
-    return GenerationParams(
+    return alike(GenerationParams, wire)(
         sampling=read_sampling(fields),
         max_tokens=None if wire.max_tokens == -1 else wire.max_tokens,
-        min_tokens=wire.min_tokens,
-        stop=read_stop(fields, wire.stop) if wire.stop else (),
-        n=wire.n,
+        stop=read_stop(fields, wire.stop),
         logprobs=logprobs,
         keep_alive=read_keep_alive(fields, wire.keep_alive),
         slot=None if wire.id_slot == -1 else wire.id_slot,

@@ -87,10 +87,6 @@ class PathOrder(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
 
 
-class RemoveOrder(ModelOrder, frozen=True, kw_only=True):
-    """The model to remove, which was added while the server runs."""
-
-
 class CopiedWire(msgspec.Struct, frozen=True):
     """The model added, and the lines for `models` in the configuration that make it permanent."""
 
@@ -117,12 +113,6 @@ class OptionsWire(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     backend: str
     options: Sequence[OptionWire]
-
-
-class EstimateOrder(ModelOrder, frozen=True, kw_only=True):
-    """The model, and the options that would override its own."""
-
-    options: dict[str, Any] = {}
 
 
 class EstimateWire(Proposal, frozen=True, kw_only=True):
@@ -203,10 +193,11 @@ async def options(request: AnyRequest, services: Services, model: str = "") -> O
 
 
 @api(post, "/v1/admin/models/estimate", status_code=200, access="admin", examples=NAMED)
-async def estimate(request: AnyRequest, services: Services, order: EstimateOrder) -> EstimateWire:
+async def estimate(request: AnyRequest, services: Services, order: LoadOrder) -> EstimateWire:
     """Estimate what a load with other options would take of each device. Nothing is loaded."""
     entry = await _local(services, order.model, request.auth)
-    proposal = services.registry.overview.proposal(entry, _free_options(services, order.options))
+    wanted = _free_options(services, order.options or {})
+    proposal = services.registry.overview.proposal(entry, wanted)
     return EstimateWire(model=entry.name, **msgspec.structs.asdict(proposal))
 
 
@@ -277,7 +268,7 @@ def _free(services: Services, name: str) -> str:
 
 
 @api(post, "/v1/admin/models/remove", status_code=200, access="admin")
-async def remove(request: AnyRequest, services: Services, order: RemoveOrder) -> RemovedWire:
+async def remove(request: AnyRequest, services: Services, order: ModelOrder) -> RemovedWire:
     """Remove a model that was duplicated or added by its path. Its files are kept."""
     audit(request, "remove copy", model=order.model)
     await services.reloader.remove(order.model)

@@ -150,11 +150,16 @@ def to_fetch(model: str) -> Order:
 @llamaserver_api(delete, "/models", status_code=200, access="admin")
 async def delete_model(request: AnyRequest, services: Services, model: str) -> Success:
     """Unload a model and delete its files, if the configuration allows deletion."""
+    await delete_audited(request, services, model)
+    return Success()
+
+
+async def delete_audited(request: AnyRequest, services: Services, model: str) -> None:
+    """Delete a model's files, for whoever may. Raises as `deletion`."""
     delete_files = await deletion(services, model, request.auth)
     audit(request, "delete", model=model)
     async with attended(request):
         await delete_files()
-    return Success()
 
 
 async def deletion(services: Services, model: str, access: Access) -> Callable[[], Awaitable[None]]:

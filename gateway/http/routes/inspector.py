@@ -59,13 +59,10 @@ class StageWire(msgspec.Struct, frozen=True, rename={"begin": "from", "end": "to
     end: float
 
 
-class PromptWire(msgspec.Struct, frozen=True, kw_only=True):
+class PromptWire(RecordedPrompt, frozen=True, kw_only=True):
     """One prompt as the engine read it."""
 
-    text: str  # as the template made it; "" for a raw one
-    tokens: Sequence[int]
     pieces: Sequence[str] | None  # the text of each token; None while the model is not loaded
-    images: int
 
 
 class PieceWire(msgspec.Struct, frozen=True, array_like=True):

@@ -33,7 +33,7 @@ from gateway.http.auth import AnyRequest
 from gateway.http.exchange import EncodingResponse, Exchange
 from gateway.http.openapi import DEFAULT, NAMED, REF, USER, Body, Described
 from gateway.http.request_log import audit
-from gateway.http.routes.hub import deletion, fetched, fetched_with_progress, to_fetch
+from gateway.http.routes.hub import delete_audited, fetched, fetched_with_progress, to_fetch
 from gateway.http.routing import Routes
 from gateway.http.services import Services
 from gateway.http.sse import NDJSON, EventStream, Plain, attended
@@ -57,27 +57,24 @@ async def chat(request: AnyRequest, services: Services) -> ASGIApp:
     """Generate the next message of a conversation. Without messages, the model is loaded or
     unloaded.
     """
-    exchange = await services.read(_reading(services, ollama.read_chat), await request.body())
-    return await _answered(request, services, exchange, chat=True)
+    return await _answered(request, services, ollama.read_chat, chat=True)
 
 
 @api(post, "/api/generate", access="user")
 async def generate(request: AnyRequest, services: Services) -> ASGIApp:
     """Generate the answer to a prompt. Without a prompt, the model is loaded or unloaded."""
-    exchange = await services.read(_reading(services, ollama.read_generate), await request.body())
-    return await _answered(request, services, exchange, chat=False)
-
-
-def _reading(
-    services: Services, read: Callable[[bytes], ollama.OllamaExchange]
-) -> Callable[[bytes], ollama.OllamaExchange]:
-    """As `read`, with what a made model's preset says."""
-    return lambda content: read(services.made_models.filled(content))
+    return await _answered(request, services, ollama.read_generate, chat=False)
 
 
 async def _answered(
-    request: AnyRequest, services: Services, exchange: ollama.OllamaExchange, *, chat: bool
+    request: AnyRequest,
+    services: Services,
+    read: Callable[[bytes], ollama.OllamaExchange],
+    *,
+    chat: bool,
 ) -> ASGIApp:
+    made = services.made_models  # a made model's preset is said in the body
+    exchange = await services.read(lambda sent: read(made.filled(sent)), await request.body())
     asked = exchange.request
     asked = replace(asked, model=_known_name(services, asked.model, request.auth))
     created_at = wires.moment(datetime.now(UTC))
@@ -335,11 +332,7 @@ async def remove(request: AnyRequest, services: Services, order: NamedModel) -> 
         services.made_models.remove(order.model)
         audit(request, "delete", model=order.model)
         return Plain(b"")
-    name = _known_name(services, order.model, request.auth)
-    delete_files = await deletion(services, name, request.auth)
-    audit(request, "delete", model=name)
-    async with attended(request):
-        await delete_files()
+    await delete_audited(request, services, _known_name(services, order.model, request.auth))
     return Plain(b"")
 
 

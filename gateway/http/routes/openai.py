@@ -11,6 +11,7 @@ from msgspec import UNSET
 
 from backends.contract.remote import HOPS
 from config.settings import Config
+from config.values import alike
 from gateway.answers.answer import Answer
 from gateway.answers.interpreter import Known
 from gateway.dialects import anthropic, openai
@@ -68,14 +69,8 @@ async def chat_completions(request: AnyRequest, services: Services) -> ASGIApp:
 
 
 def _facts(answer: Answer, id: str, created: int) -> openai.AnswerFacts:
-    return openai.AnswerFacts(
-        id=id,
-        created=created,
-        model=answer.model,
-        parameters=answer.parameters or UNSET,
-        fingerprint=answer.fingerprint,
-        usage=answer.usage,
-    )
+    parameters = answer.parameters or UNSET
+    return alike(openai.AnswerFacts, answer)(id=id, created=created, parameters=parameters)
 
 
 def _conversation(request: AnyRequest, config: Config) -> str | None:
@@ -154,16 +149,9 @@ async def models(request: AnyRequest, services: Services) -> ModelList | ModelPa
 
 
 def _for_anthropic(status: ModelStatus, known: Known | None) -> anthropic.ModelWire:
-    found = card(status, known, None)
-    able = None
-    if known is not None and found.capabilities is not None:
-        able = anthropic.Able(
-            sees="vision" in found.capabilities,
-            thinks="reasoning" in found.capabilities,
-            efforts=known.efforts,
-            keeps_to_schemas=status.files is not None and status.files.remote is None,
-        )
-    return anthropic.model_wire(found.id, found.created, found.context_length, able)
+    found, efforts = card(status, known, None), known.efforts if known else ()
+    is_here = status.files is not None and status.files.remote is None
+    return anthropic.model_wire(found, efforts, keeps_to_schemas=is_here)
 
 
 @api(get, ["/v1/models/{model_id:path}", "/models/{model_id:path}"], access="user")
