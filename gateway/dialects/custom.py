@@ -7,7 +7,6 @@ writes is JSON of that parameter, and the client gets the text in it while it gr
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any, Literal
 
 import msgspec
@@ -91,15 +90,16 @@ def custom_call(call_id: str, name: str, text: str) -> ToolCall:
     return ToolCall(call_id, name, json.dumps({INPUT: text}, ensure_ascii=False))
 
 
-_OPENING = f'{{"{INPUT}":"'
 _OPENED = re.compile(rf'\s*\{{\s*"{INPUT}"\s*:\s*"')
-_PIECE = re.compile(
-    r"""(?P<plain>[^"\\]+) | (?P<end>") | \\(?:
-    u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2} | (?P<half>u[dD][89abAB][0-9a-fA-F]{2})
-    | u[0-9a-fA-F]{4} | [^u])""",
-    re.VERBOSE,
+_ESCAPE = re.compile(r"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\u....|\\.", re.DOTALL)
+_HALF = re.compile(r"\\u[dD][89abAB]..")  # of a pair, as `\ud83d\ude00`
+# Text and escapes that are whole: half a pair is, once it can't become one any more.
+_WHOLE = re.compile(
+    r"""(?: [^"\\]++ | \\[^u]
+    | \\u[dD][89abAB][0-9a-fA-F]{2} (?: \\u[dD][c-fC-F][0-9a-fA-F]{2} | (?!(\\(u.{0,3})?)?\Z) )
+    | \\u(?![dD][89abAB])[0-9a-fA-F]{4} )*""",
+    re.VERBOSE | re.DOTALL,
 )
-_FULL_PAIR = 12  # characters of `\ud83d\ude00`
 
 
 class InputText(msgspec.Struct, eq=False):
@@ -110,48 +110,28 @@ class InputText(msgspec.Struct, eq=False):
     """
 
     _waiting: str = ""
-    _state: Literal["before", "inside", "behind", "other"] = "before"
+    _state: Literal["before", "inside", "behind"] = "before"
 
     def grow(self, fragment: str) -> str:
         """What of the input `fragment` adds."""
         self._waiting += fragment
-        if self._state == "before":
-            self._begin()
-        if self._state == "inside":
-            return "".join(self._read(over=False))
-        return ""
+        if self._state == "before" and (opened := _OPENED.match(self._waiting)):
+            self._state, self._waiting = "inside", self._waiting[opened.end() :]
+        if self._state != "inside":
+            return ""
+        found = _WHOLE.match(self._waiting)
+        assert found is not None, "nothing is whole, too"
+        self._waiting = self._waiting[found.end() :]
+        if self._waiting.startswith('"'):
+            self._state = "behind"
+        return _ESCAPE.sub(lambda escape: _decoded(escape[0]), found[0])
 
     def finish(self) -> str:
         """What of the input is left when the arguments have ended."""
-        if self._state == "inside":
-            return "".join(self._read(over=True))
-        left, self._waiting = self._waiting, ""
-        return _only_text(left) if self._state in ("before", "other") else ""
-
-    def _begin(self) -> None:
-        begun = "".join(self._waiting.split())
-        if opened := _OPENED.match(self._waiting):
-            self._waiting = self._waiting[opened.end() :]
-            self._state = "inside"
-        elif not _OPENING.startswith(begun):
-            self._state = "other"
-
-    def _read(self, *, over: bool) -> Iterator[str]:
-        at = 0
-        while (piece := _PIECE.match(self._waiting, at)) is not None:
-            if piece["end"]:
-                self._state = "behind"
-                break
-            rest = self._waiting[piece.start() : piece.start() + _FULL_PAIR]
-            if piece["half"] and not over and len(rest) < _FULL_PAIR and _may_pair(rest[6:]):
-                break
-            yield piece["plain"] or _decoded(piece[0])
-            at = piece.end()
-        self._waiting = "" if self._state == "behind" else self._waiting[at:]
-
-
-def _may_pair(rest: str) -> bool:
-    return "\\u".startswith(rest[:2])
+        if self._state == "before":
+            return _only_text(self._waiting)
+        half = self._state == "inside" and _HALF.match(self._waiting)
+        return _decoded(half[0]) if half else ""
 
 
 def _decoded(escape: str) -> str:
