@@ -34,7 +34,7 @@ from gateway.answers.tokens import LONG_TEXT
 from gateway.keys.access import Access
 from gateway.registry import Lease, ModelEntry, Registry, require_task
 from gateway.terms.errors import InvalidRequest, ModelUnavailable, translated
-from gateway.terms.events import Usage
+from gateway.terms.events import Encodings, Usage
 from gateway.terms.request import (
     EmbeddingRequest,
     EncodingParams,
@@ -56,17 +56,12 @@ PROMPTS: Mapping[Purpose, tuple[str, ...]] = {
 }
 
 
-class Encoded(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a request. `vectors`: of each text, as `EncoderContainer.encode` gives them;
-    `cut`: how many texts were too long and were truncated.
-    """
+class Encoded(Encodings, frozen=True, kw_only=True):
+    """What became of a request. `cut`: how many texts were too long and were truncated."""
 
-    model: str
     backend: str
     queued_seconds: float
     load_seconds: float
-    vectors: Sequence[bytes]
-    prompt_tokens: int
     cut: int = 0
     unapplied: tuple[Unapplied, ...] = ()
 

@@ -3,14 +3,14 @@ encoding of vectors.
 """
 
 from base64 import b64encode
-from collections.abc import Sequence
-from typing import Annotated, Protocol, TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
 from backends.contract.encoder import values
 from gateway.dialects.fields import Fields
+from gateway.terms.events import Encodings
 from gateway.terms.request import EmbeddingRequest, Purpose, RerankRequest, ScoreRequest
 
 Token: TypeAlias = Annotated[int, Meta(ge=0)]
@@ -47,17 +47,6 @@ class BilledInput(msgspec.Struct, frozen=True):
     """Tokens, by Cohere's count."""
 
     input_tokens: int
-
-
-class Encoded(Protocol):
-    """Vectors or scores, who made them, and what they cost."""
-
-    @property
-    def model(self) -> str: ...
-    @property
-    def vectors(self) -> Sequence[bytes]: ...
-    @property
-    def prompt_tokens(self) -> int: ...
 
 
 class EmbeddingExchange(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,7 +109,7 @@ def limit(number: int | None) -> int | None:
     return number if number is not None and number > 0 else None
 
 
-def usage_of(encoded: Encoded) -> InputUsage:
+def usage_of(encoded: Encodings) -> InputUsage:
     """What it cost."""
     return InputUsage(encoded.prompt_tokens, encoded.prompt_tokens)
 

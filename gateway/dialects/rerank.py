@@ -17,7 +17,6 @@ from gateway.dialects.dialect import Dialect, body
 from gateway.dialects.encoding import (
     BilledInput,
     CohereVersion,
-    Encoded,
     InputUsage,
     Limit,
     RerankExchange,
@@ -27,6 +26,7 @@ from gateway.dialects.encoding import (
     usage_of,
 )
 from gateway.dialects.fields import Fields, read_fields
+from gateway.terms.events import Encodings
 from gateway.terms.request import RerankRequest, ScoreRequest
 
 DIALECT = Dialect(name="Rerank", tag="Rerank")
@@ -127,7 +127,7 @@ def _documents(fields: Fields, wire: RerankWire) -> tuple[str, tuple[str, ...]]:
     return field, tuple(one if isinstance(one, str) else one.text for one in given)
 
 
-def rerank_body(exchange: RerankExchange, encoded: Encoded, id: str) -> bytes:
+def rerank_body(exchange: RerankExchange, encoded: Encodings, id: str) -> bytes:
     """The JSON body of scores, one for each document."""
     found = [values(score)[0] for score in encoded.vectors]
     best = sorted(range(len(found)), key=lambda at: (-found[at], at))[: exchange.top_n]
@@ -228,7 +228,7 @@ def _texts(fields: Fields, *named: tuple[str, Texts | None]) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
 
 
-def score_body(encoded: Encoded, id: str, created: int) -> bytes:
+def score_body(encoded: Encodings, id: str, created: int) -> bytes:
     """The JSON body of scores, one for each pair."""
     data = [PairScore(at, values(score)[0]) for at, score in enumerate(encoded.vectors)]
     usage = ScoreUsage(encoded.prompt_tokens, encoded.prompt_tokens)

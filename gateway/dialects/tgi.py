@@ -15,7 +15,6 @@ from backends.contract.protocol import Candidate, TokenLogprob
 from gateway.dialects.dialect import Dialect, Reply, body, frame
 from gateway.dialects.encoding import (
     EmbeddingExchange,
-    Encoded,
     Input,
     positive,
     read_texts,
@@ -25,7 +24,7 @@ from gateway.dialects.fields import Fields, fields_of, read_fields
 from gateway.dialects.parameters import Alternatives, SamplingWire, read_sampling, read_stop
 from gateway.dialects.shapes import SHAPE_FIELDS, read_shape
 from gateway.terms.errors import GatewayError
-from gateway.terms.events import Delta, Usage, raw_text
+from gateway.terms.events import Delta, Encodings, Usage, raw_text
 from gateway.terms.request import EmbeddingRequest, GenerationParams, TextRequest, all_unapplied
 
 Finish: TypeAlias = Literal["length", "eos_token", "stop_sequence"]
@@ -83,13 +82,16 @@ class TokenWire(msgspec.Struct, frozen=True, kw_only=True):
     special: bool = False
 
 
-class StreamDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """The finish reason of a text, and the usage."""
+class Details(msgspec.Struct, frozen=True, kw_only=True):
+    """The finish reason of a text, and the usage; of a whole one its tokens."""
 
     finish_reason: Finish
     generated_tokens: int
-    input_length: int
+    input_length: int | UnsetType = UNSET
     seed: int | None = None
+    prefill: Sequence[TokenWire] | UnsetType = UNSET
+    tokens: Sequence[TokenWire] | UnsetType = UNSET
+    top_tokens: Sequence[Sequence[TokenWire]] | UnsetType = UNSET
 
 
 class StreamStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,18 +101,7 @@ class StreamStep(msgspec.Struct, frozen=True, kw_only=True):
     token: TokenWire
     top_tokens: Sequence[TokenWire] | UnsetType = UNSET
     generated_text: str | None = None
-    details: StreamDetails | None = None
-
-
-class Details(msgspec.Struct, frozen=True, kw_only=True):
-    """The finish reason of a text, and its tokens."""
-
-    finish_reason: Finish
-    generated_tokens: int
-    seed: int | None = None
-    prefill: Sequence[TokenWire] = ()
-    tokens: Sequence[TokenWire] = ()
-    top_tokens: Sequence[Sequence[TokenWire]] | UnsetType = UNSET
+    details: Details | None = None
 
 
 class Generated(msgspec.Struct, frozen=True, kw_only=True):
@@ -224,7 +215,7 @@ def read_embed(content: bytes) -> EmbeddingExchange:
     )
 
 
-def embed_body(exchange: EmbeddingExchange, encoded: Encoded) -> bytes:
+def embed_body(exchange: EmbeddingExchange, encoded: Encodings) -> bytes:
     """The JSON body of vectors."""
     return body([written(vector, base64=exchange.base64) for vector in encoded.vectors])
 
@@ -276,11 +267,6 @@ class TgiReply(Reply):
         return bool(self.exchange.request.answering.logprobs)
 
     @property
-    def _seed(self) -> int | None:
-        sampling = self.exchange.request.answering.sampling
-        return sampling.values.seed if "seed" in sampling.named else None
-
-    @property
     def _text(self) -> str:
         return self.exchange.prompt + "".join(self._texts)
 
@@ -296,18 +282,12 @@ class TgiReply(Reply):
 
     def closing(self, usage: Usage) -> bytes:
         """The last event: a token without a text, the whole text, and why it ended."""
-        details = StreamDetails(
-            finish_reason=self._finish,
-            generated_tokens=usage.completion_tokens,
-            input_length=usage.prompt_tokens,
-            seed=self._seed,
-        )
         return frame(
             StreamStep(
                 index=self._sent + 1,
                 token=TokenWire(text="", special=True),
                 generated_text=self._text,
-                details=details,
+                details=self._details(usage, input_length=usage.prompt_tokens),
             )
         )
 
@@ -325,9 +305,10 @@ class TgiReply(Reply):
 
     def whole(self, usage: Usage) -> bytes:
         """The JSON body."""
+        top = self._top if self._shows_top else UNSET
+        details = self._details(usage, prefill=(), tokens=self._tokens, top_tokens=top)
         generated = Generated(
-            generated_text=self._text,
-            details=self._details(usage) if self.exchange.details else UNSET,
+            generated_text=self._text, details=details if self.exchange.details else UNSET
         )
         return body([generated] if self.listed else generated)
 
@@ -345,13 +326,13 @@ class TgiReply(Reply):
         shown: Sequence[TokenWire] | UnsetType = top[0] if self._shows_top and top else UNSET
         return frame(StreamStep(index=self._sent, token=token, top_tokens=shown))
 
-    def _details(self, usage: Usage) -> Details:
+    def _details(self, usage: Usage, **more: Any) -> Details:
+        sampling = self.exchange.request.answering.sampling
         return Details(
             finish_reason=self._finish,
             generated_tokens=usage.completion_tokens,
-            seed=self._seed,
-            tokens=self._tokens,
-            top_tokens=self._top if self._shows_top else UNSET,
+            seed=sampling.values.seed if "seed" in sampling.named else None,
+            **more,
         )
 
 

@@ -194,6 +194,16 @@ class Usage(TokenCounts, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, **both, is_counted=counted)
 
 
+class Encodings(msgspec.Struct, frozen=True, kw_only=True):
+    """Vectors or scores, who made them, and what they cost. `vectors`: of each text, as
+    `EncoderContainer.encode` gives them.
+    """
+
+    model: str
+    vectors: Sequence[bytes]
+    prompt_tokens: int
+
+
 NO_USAGE = Usage(prompt_tokens=0, completion_tokens=0)
 
 

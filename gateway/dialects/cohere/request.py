@@ -14,7 +14,6 @@ from gateway.dialects.encoding import (
     PURPOSES,
     BilledInput,
     CohereVersion,
-    Encoded,
     Token,
     positive,
     written,
@@ -33,6 +32,7 @@ from gateway.dialects.parameters import (
     read_stop,
 )
 from gateway.dialects.shapes import SHAPE_FIELDS, read_shape
+from gateway.terms.events import Encodings
 from gateway.terms.request import (
     ChatRequest,
     EmbeddingRequest,
@@ -515,7 +515,7 @@ def _texts(fields: Fields, wire: EmbedWire) -> tuple[str, ...]:
     return tuple("\n".join(part.text for part in given.content) for given in wire.inputs)
 
 
-def embed_body(exchange: CohereEmbedding, encoded: Encoded, id: str) -> bytes:
+def embed_body(exchange: CohereEmbedding, encoded: Encodings, id: str) -> bytes:
     """The JSON body of vectors."""
     billed = BilledInput(encoded.prompt_tokens)
     forms = {

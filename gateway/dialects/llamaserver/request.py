@@ -18,7 +18,6 @@ from config.values import alike
 from gateway.dialects.dialect import body, frame
 from gateway.dialects.encoding import (
     EmbeddingExchange,
-    Encoded,
     Input,
     Token,
     read_texts,
@@ -35,6 +34,7 @@ from gateway.dialects.fields import (
 )
 from gateway.dialects.openai.request import TextExchange, read_text_fields
 from gateway.terms.errors import GatewayError, InvalidRequest
+from gateway.terms.events import Encodings
 from gateway.terms.request import EmbeddingRequest, Fill, FillFile, Prompt, TextRequest, Unapplied
 
 MOST_FIELDS = 64  # of an answer, that a request may choose
@@ -578,7 +578,7 @@ def read_embedding(content: bytes) -> EmbeddingExchange:
     )
 
 
-def embedding_body(_exchange: EmbeddingExchange, encoded: Encoded) -> bytes:
+def embedding_body(_exchange: EmbeddingExchange, encoded: Encodings) -> bytes:
     """The JSON body of vectors: each in a list of vectors, since where nothing is pooled there is
     one for each token.
     """

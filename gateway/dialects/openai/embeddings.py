@@ -13,7 +13,6 @@ import msgspec
 from gateway.dialects.dialect import body
 from gateway.dialects.encoding import (
     EmbeddingExchange,
-    Encoded,
     Input,
     InputUsage,
     Limit,
@@ -25,6 +24,7 @@ from gateway.dialects.encoding import (
     written,
 )
 from gateway.dialects.fields import read_fields
+from gateway.terms.events import Encodings
 from gateway.terms.request import EmbeddingRequest
 
 
@@ -105,7 +105,7 @@ def read_embeddings(content: bytes) -> EmbeddingExchange:
     )
 
 
-def embeddings_body(exchange: EmbeddingExchange, encoded: Encoded) -> bytes:
+def embeddings_body(exchange: EmbeddingExchange, encoded: Encodings) -> bytes:
     """The JSON body of vectors."""
     data = [
         EmbeddingWire(index=at, embedding=written(vector, base64=exchange.base64))
@@ -114,7 +114,7 @@ def embeddings_body(exchange: EmbeddingExchange, encoded: Encoded) -> bytes:
     return body(EmbeddingList(data=data, model=encoded.model, usage=usage_of(encoded)))
 
 
-def pooled_body(exchange: EmbeddingExchange, encoded: Encoded, id: str, created: int) -> bytes:
+def pooled_body(exchange: EmbeddingExchange, encoded: Encodings, id: str, created: int) -> bytes:
     """As `embeddings_body`, in vLLM's form of `/pooling`."""
     data = [
         PooledWire(index=at, data=written(vector, base64=exchange.base64))
