@@ -164,9 +164,8 @@ class ResponsesReply(Reply):
     _running: dict[int, McpCall] = msgspec.field(default_factory=dict)  # by the call's index
     _done: list[OutputItem] = msgspec.field(default_factory=list)
     _reason: Incomplete | None = None
-    _became: dict[str, Any] = msgspec.field(
-        default_factory=dict
-    )  # fields of the response, since it has begun
+    # Fields of the response, since it has begun.
+    _became: dict[str, Any] = msgspec.field(default_factory=dict)
 
     @property
     def _reasoning(self) -> Kind:
@@ -307,8 +306,9 @@ class ResponsesReply(Reply):
 
     def failed(self, error: GatewayError) -> bytes:
         """The last event of a broken stream."""
-        ended = self._broken_off()
-        self.fail(error)
+        ended, code = self._broken_off(), _CODES.get(error.status_hint, FAILED)
+        wire = ErrorWire(code=code, message=error.message, param=error.param or UNSET)
+        self._end_as("failed", error=wire)
         told = self._error(error) if self.exchange.standard else b""
         return ended + told + self._life("failed")
 
@@ -329,15 +329,6 @@ class ResponsesReply(Reply):
     def output(self) -> bytes:
         """Its items, as JSON."""
         return body(self._done)
-
-    def fail(self, error: GatewayError) -> None:
-        """It ends with `error`."""
-        wire = ErrorWire(
-            code=_CODES.get(error.status_hint, FAILED),
-            message=error.message,
-            param=error.param or UNSET,
-        )
-        self._end_as("failed", error=wire)
 
     @property
     def has_failed(self) -> bool:
