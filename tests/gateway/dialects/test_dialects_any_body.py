@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.dialects import anthropic, cohere, kobold, ollama, openai, responses, tgi
+from gateway.dialects.fields import given_fields, order_object
 from gateway.dialects.llamaserver.request import read_completion, read_infill
 from gateway.dialects.responses import stored
 from gateway.terms.errors import InvalidRequest
@@ -196,7 +197,7 @@ READERS: dict[str, tuple[Callable[[bytes], object], dict[str, Any]]] = {
     "ollama create": (ollama.read_create, OLLAMA_CREATE),
     "ollama copy": (ollama.read_copy, {"source": "a", "destination": "b"}),
     "kobold": (partial(kobold.read_generate, stream=False), KOBOLD),
-    "kobold key": (kobold.read_keyed, KOBOLD),
+    "kobold key": (lambda body: given_fields(order_object(body)).read(kobold.Keyed), KOBOLD),
     "cohere": (cohere.read_chat, COHERE),
     "cohere vectors": (cohere.read_embed, COHERE),
     "tgi": (tgi.read_generate, TGI),
