@@ -263,10 +263,14 @@ class Fields(msgspec.Struct, frozen=True):
             return msgspec.convert(self.values, shape)
         except msgspec.ValidationError:
             pass  # nearly no body gets here: only then it is worth walking through all of it
+        return self.convert("", _with_integers(self.values, inspect.type_info(shape)), shape)
+
+    def convert(self, path: str, value: Any, kind: type[T]) -> T:
+        """`value`, which stands at `path`, as a `kind`. Raises InvalidRequest."""
         try:
-            return msgspec.convert(_with_integers(self.values, inspect.type_info(shape)), shape)
+            return msgspec.convert(value, kind)
         except msgspec.ValidationError as error:
-            raise self._translated(str(error)) from None
+            raise self._translated(str(error), path) from None
 
     def wrong(self, path: str, message: str) -> InvalidRequest:
         """The error for the field at `path`, by the name that the client knows."""
@@ -313,10 +317,12 @@ class Fields(msgspec.Struct, frozen=True):
             return {name: self.prefix + self.spelled.get(name, name) for name in self.values}
         return {field: name for field, name in self.spelled.items() if field != name}
 
-    def _translated(self, problem: str) -> InvalidRequest:
+    def _translated(self, problem: str, path: str = "") -> InvalidRequest:
+        """What msgspec said of what stands at `path`."""
         site = _SITE.match(problem)
         assert site is not None, "the pattern matches every text"
-        path = (site["path"] or "").replace("[...]", "")  # msgspec's "some key or value of it"
+        inner = (site["path"] or "").replace("[...]", "")  # msgspec's "some key or value of it"
+        path += f".{inner}" if path and inner and not inner.startswith("[") else inner
         if missing := _MISSING.fullmatch(site["problem"]):
             return self.wrong(f"{path}.{missing['name']}".lstrip("."), "This field is required.")
         return self.wrong(path, f"{'Of a key: ' if site['key'] else ''}{site['problem']}.")

@@ -23,6 +23,7 @@ from backends.contract.conversation import (
 )
 from gateway.dialects.fields import Fields
 
+Object = dict[str, Any]
 Read: TypeAlias = Callable[[Fields, str, Any], Shape | None]
 
 
@@ -57,7 +58,7 @@ def _shapes(fields: Fields) -> Iterator[Shape]:
 def _nested(fields: Fields, path: str) -> Iterator[tuple[str, Any, Read]]:
     """The object of vLLM, whose members have the kinds of the flat fields."""
     value = fields.values.get(path) or {}
-    for name, item in _object(fields, path, value).items():
+    for name, item in fields.convert(path, value, Object).items():
         if (read := _STRUCTURED_OUTPUTS.get(name)) is not None:
             yield f"{path}.{name}", item, read
 
@@ -73,52 +74,56 @@ def _schema(fields: Fields, path: str, value: Any) -> JsonSchema:
     wraps = isinstance(value, dict) and ("name" in value or len(value) == 1)
     if wraps and isinstance(value.get("schema"), dict):
         return _wrapped_schema(fields, path, value)
-    schema = _expected(fields, path, value, (dict, bool), "a JSON schema")
-    return JsonSchema(schema=_text(schema), field=path)
+    return JsonSchema(schema=_json_schema(fields, path, value), field=path)
 
 
 def _wrapped_schema(fields: Fields, path: str, value: Any) -> JsonSchema:
     """OpenAI's `{"name", "schema", "strict"}`."""
-    wrapping = _object(fields, path, value)
-    place, given = f"{path}.schema", wrapping.get("schema", {})
-    schema = _expected(fields, place, given, (dict, bool), "a JSON schema")
-    return JsonSchema(schema=_text(schema), strict=_strict(fields, path, wrapping), field=place)
+    wrapping = fields.convert(path, value, Object)
+    place = f"{path}.schema"
+    schema = _json_schema(fields, place, wrapping.get("schema", {}))
+    return JsonSchema(schema=schema, strict=_strict(fields, path, wrapping), field=place)
+
+
+def _json_schema(fields: Fields, path: str, value: Any) -> bytes:
+    """An object, or true or false, as its text."""
+    schema = value if isinstance(value, bool) else fields.convert(path, value, Object)
+    return msgspec.json.encode(schema)
 
 
 def _strict(fields: Fields, path: str, wrapping: Mapping[str, Any]) -> bool:
     strict = wrapping.get("strict")
-    return strict is not None and _true(fields, f"{path}.strict", strict)
+    return strict is not None and fields.convert(f"{path}.strict", strict, bool)
 
 
 def _any_object(fields: Fields, path: str, value: Any) -> Shape | None:
-    return JsonObject(field=path) if _true(fields, path, value) else None
+    return JsonObject(field=path) if fields.convert(path, value, bool) else None
 
 
 def _regex(fields: Fields, path: str, value: Any) -> Shape:
-    return Regex(pattern=_string(fields, path, value), field=path)
+    return Regex(pattern=fields.convert(path, value, str), field=path)
 
 
 def _grammar(fields: Fields, path: str, value: Any) -> Shape | None:
     """A text; or TGI's `{"type": "json" | "regex", "value": …}`."""
     if isinstance(value, dict):
         return _response_format(fields, path, {"type": "", **value})
-    return Grammar(text=_string(fields, path, value), field=path)
+    return Grammar(text=fields.convert(path, value, str), field=path)
 
 
 def _choices(fields: Fields, path: str, value: Any) -> Shape:
-    listed = _expected(fields, path, value, (list,), "a list of texts")
-    texts = (_string(fields, f"{path}[{k}]", text) for k, text in enumerate(listed))
-    return Choices(texts=tuple(texts), field=path)
+    return Choices(texts=fields.convert(path, value, tuple[str, ...]), field=path)
 
 
 def _tags(fields: Fields, path: str, value: Any) -> Shape:
     if isinstance(value, str):
         value = _decoded(fields, path, value)
-    return StructuralTags(request=_text(_object(fields, path, value)), field=path)
+    wire = fields.convert(path, value, Object)
+    return StructuralTags(request=msgspec.json.encode(wire), field=path)
 
 
 def _response_format(fields: Fields, path: str, value: Any) -> Shape | None:
-    wire = _object(fields, path, value)
+    wire = fields.convert(path, value, Object)
     return fields.meant(f"{path}.type", wire.get("type", "text"), _TYPED)(fields, path, wire)
 
 
@@ -135,7 +140,7 @@ def _anthropic(fields: Fields, path: str, value: Any) -> Shape | None:
 
 
 def _output_config(fields: Fields, path: str, value: Any) -> Shape | None:
-    wire = _object(fields, path, value).get("format") or {}
+    wire = fields.convert(path, value, Object).get("format") or {}
     return _anthropic(fields, f"{path}.format", wire)
 
 
@@ -162,7 +167,7 @@ def _typed_schema(fields: Fields, path: str, wire: Mapping[str, Any]) -> Shape:
     has `schema`, TGI `value`.
     """
     if (value := wire.get("json_schema")) is not None:
-        inner = _object(fields, f"{path}.json_schema", value)
+        inner = fields.convert(f"{path}.json_schema", value, Object)
         if "schema" in inner or "name" in inner:
             return _wrapped_schema(fields, f"{path}.json_schema", inner)
         return _schema(fields, f"{path}.json_schema", inner)
@@ -183,25 +188,6 @@ def _typed_grammar(fields: Fields, path: str, wire: Mapping[str, Any]) -> Shape 
     return _grammar(fields, f"{path}.grammar", wire.get("grammar"))
 
 
-def _expected(fields: Fields, path: str, value: Any, kinds: tuple[type, ...], called: str) -> Any:
-    """`value`, which is of one of `kinds`."""
-    if not isinstance(value, kinds):
-        raise fields.wrong(path, f"Expected {called}, got {_kind(value)}.")
-    return value
-
-
-def _object(fields: Fields, path: str, value: Any) -> dict[str, Any]:
-    return dict(_expected(fields, path, value, (dict,), "an object"))
-
-
-def _string(fields: Fields, path: str, value: Any) -> str:
-    return str(_expected(fields, path, value, (str,), "a text"))
-
-
-def _true(fields: Fields, path: str, value: Any) -> bool:
-    return bool(_expected(fields, path, value, (bool,), "true or false"))
-
-
 def _decoded(fields: Fields, path: str, text: str) -> Any:
     try:
         return msgspec.json.decode(text)
@@ -209,22 +195,6 @@ def _decoded(fields: Fields, path: str, text: str) -> Any:
         raise fields.wrong(path, f"Not valid JSON: {error}.") from None
 
 
-def _text(value: Any) -> bytes:
-    return msgspec.json.encode(value)
-
-
-def _kind(value: Any) -> str:
-    """What `value` is, in JSON's words."""
-    return _KINDS.get(type(value), "a number")
-
-
-_KINDS = {
-    type(None): "null",
-    bool: "true or false",
-    str: "a text",
-    list: "a list",
-    dict: "an object",
-}
 _NOT_GIVEN: tuple[Any, ...] = (None, "", {}, [])  # what frontends send for a field left blank
 
 _TYPED: Mapping[str, Callable[[Fields, str, Mapping[str, Any]], Shape | None]] = {

@@ -107,7 +107,7 @@ class TextReply(CompletionReply):
     chunk = TextCompletion
 
     exchange: TextExchange
-    echoes: Sequence[str] | None = None
+    echoes: Sequence[str] = ()
     _choices: list[_Growing] = msgspec.field(default_factory=list)
     _templates: list[FrameTemplate] = msgspec.field(default_factory=list)
 
@@ -164,15 +164,12 @@ class TextLoading(msgspec.Struct, frozen=True, kw_only=True):
         return frame(TextCompletion(id=self.id, created=self.created, model=model, choices=said))
 
 
-def _echoes(exchange: TextExchange, given: Sequence[str] | None) -> list[str]:
+def _echoes(exchange: TextExchange, given: Sequence[str]) -> Sequence[str]:
     """What each prompt's choices begin with."""
     prompts = exchange.request.prompts
     if not exchange.request.echo:
         return [""] * len(prompts)
-    if given is not None:
-        assert len(given) == len(prompts), "one echo for each prompt"
-        return list(given)
-    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+    texts = given or [prompt for prompt in prompts if isinstance(prompt, str)]
     assert len(texts) == len(prompts), "prompts of token ids are echoed by whoever can read them"
     return texts
 

@@ -6,13 +6,13 @@ and each event names its lane. Knows no connection and no store.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from gateway.dialects.dialect import body
-from gateway.dialects.fields import json_object
+from gateway.dialects.fields import Fields, json_object
 from gateway.dialects.models import ErrorDetail, envelope
 from gateway.terms.errors import GatewayError, InvalidRequest
 
@@ -51,44 +51,40 @@ class Steer(msgspec.Struct, frozen=True, kw_only=True):
 ClientMessage: TypeAlias = Create | Cancel | Steer
 
 
+class AboutWire(msgspec.Struct, frozen=True, kw_only=True):
+    """What a message says of its connection."""
+
+    stream_id: Annotated[str, Meta(min_length=1, max_length=LONGEST_LANE)] | None = None
+    response_id: str | None = None
+    generate: bool | None = True
+
+
 def read_message(text: bytes) -> ClientMessage:
     """What a client's message means. Raises InvalidRequest, TooLarge."""
     message = json_object(text)
-    lane = _text(message, "stream_id")
-    if lane is not None and not 0 < len(lane) <= LONGEST_LANE:
-        raise InvalidRequest.at("stream_id", f"Expected 1 to {LONGEST_LANE} characters.")
+    about = Fields(message, {}).read(AboutWire)
     match message.get("type"):
         case str(kind) if kind == CREATE:
-            return _create(msgspec.json.decode(text, type=dict[str, msgspec.Raw]), message, lane)
+            return _create(msgspec.json.decode(text, type=dict[str, msgspec.Raw]), message, about)
         case str(kind) if kind == CANCEL:
-            return Cancel(response=_text(message, "response_id"), lane=lane)
+            return Cancel(response=about.response_id, lane=about.stream_id)
         case str(kind) if kind == STEER:
             return Steer(message=message)
     raise InvalidRequest.at("type", f"Expected {CREATE!r} or {CANCEL!r}.")
 
 
 def _create(
-    given: Mapping[str, msgspec.Raw], message: Mapping[str, object], lane: str | None
+    given: Mapping[str, msgspec.Raw], message: Mapping[str, object], about: AboutWire
 ) -> Create:
-    generates = message.get("generate", True)
-    if not isinstance(generates, bool | None):
-        raise InvalidRequest.at("generate", "Expected `bool`.")
     previous = message.get("previous_response_id")
     asked = {name: one for name, one in given.items() if name not in ABOUT_THE_SOCKET}
     return Create(
         body=msgspec.json.encode({**asked, "stream": True}),
         previous=previous if isinstance(previous, str) else None,
-        lane=lane,
-        generates=generates is not False,
+        lane=about.stream_id,
+        generates=about.generate is not False,
         unused=("background",) if message.get("background") else (),
     )
-
-
-def _text(message: Mapping[str, object], name: str) -> str | None:
-    given = message.get(name)
-    if given is None or isinstance(given, str):
-        return given
-    raise InvalidRequest.at(name, "Expected `str`.")
 
 
 class ErrorMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="error"):

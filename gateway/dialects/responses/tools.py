@@ -281,7 +281,7 @@ class Toolbox:
                 continue
             for j, value in enumerate(item["tools"][:MOST_TOOLS]):
                 path = f"input[{k}].tools[{j}]"
-                for entry in self._read(_wire(self._fields, path, value), path):
+                for entry in self._read(self._fields.convert(path, value, ToolWire), path):
                     found[entry.key] = msgspec.structs.replace(entry, deferred=False)
         known = {entry.key for entry in self._entries if not entry.deferred}
         return [entry for key, entry in found.items() if key not in known]
@@ -387,13 +387,6 @@ def _described(tool: Tool, wire: ToolWire) -> Tool:
 def _search(wire: InnerToolWire) -> Tool:
     parameters = wire.parameters or _object(["query"], {"query": _TEXT})
     return Tool(name="tool_search", description=wire.description or _SEARCH, parameters=parameters)
-
-
-def _wire(fields: Fields, path: str, value: Any) -> ToolWire:
-    try:
-        return msgspec.convert(value, ToolWire)
-    except msgspec.ValidationError as error:
-        raise fields.wrong(path, f"Not a tool: {error}") from None
 
 
 def _called(items: Sequence[Mapping[str, Any]]) -> set[tuple[str, str]]:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from litestar import get
 from litestar.types import ASGIApp
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from backends.contract.protocol import SpecialTokens
 from backends.contract.samplers import Sampling
@@ -227,13 +227,8 @@ def stages(record: RequestRecord, standing: RequestStanding) -> list[StageWire]:
 
 
 def _changed(sampling: Sampling) -> dict[str, Any]:
-    neutral = Sampling()
-    names = Sampling.__struct_fields__
-    return {
-        name: value
-        for name in names
-        if (value := getattr(sampling, name)) != getattr(neutral, name)
-    }
+    neutral = asdict(Sampling())
+    return {name: value for name, value in asdict(sampling).items() if value != neutral[name]}
 
 
 def _answer(written: Written) -> AnswerWire:

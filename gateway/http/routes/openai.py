@@ -92,7 +92,7 @@ async def completions(request: AnyRequest, services: Services) -> ASGIApp:
         services.asking(request, "text", exchange.request),
         services.pipeline.text,
         lambda answer: openai.TextReply(
-            exchange, _facts(answer, f"cmpl-{request_id}", created), echoes=answer.echoes or None
+            exchange, _facts(answer, f"cmpl-{request_id}", created), echoes=answer.echoes
         ),
         openai.error_event,
         exchange.stream,
