@@ -7,7 +7,7 @@ equals the body it would have got. A block that says nothing is never begun.
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -251,53 +251,12 @@ _STOPS: dict[FinishReason, StopReason] = {
 }
 
 
-class _Blocks(msgspec.Struct, eq=False):
-    """The blocks of an answer and their frames. At most one is open; calls are sent one after the
-    other.
-    """
-
-    _GROWN: ClassVar[dict[type[Block], Callable[[str], Increment]]] = {
-        TextBlock: TextDelta,
-        ThinkingBlock: ThinkingDelta,
-        ToolUseBlock: InputDelta,
-        McpToolUseBlock: InputDelta,
-    }
-
-    signature: str = ""
-    open: type[Block] | None = None
-    _all: list[tuple[Block, list[str]]] = []  # each as it began, and its text
-
-    def grow(self, text: str) -> bytes:
-        """Some more of the block that is open: the frame of nearly every token."""
-        assert self.open is not None, "a block is open"
-        self._all[-1][1].append(text)
-        return self._grown(self._GROWN[self.open](text))
-
-    def _grown(self, increment: Increment) -> bytes:
-        return named_frame(b"content_block_delta", BlockDelta(self._index, increment))
-
-    @property
-    def _index(self) -> int:
-        return len(self._all) - 1
-
-    def whole(self) -> tuple[Block, ...]:
-        """All of them, with what they say."""
-        return tuple(_filled(block, "".join(texts), self.signature) for block, texts in self._all)
-
-    def begin(self, block: Block) -> bytes:
-        """A new block, behind the end of the one before."""
-        ended = self.end()
-        self._all.append((block, []))
-        self.open = type(block)
-        return ended + named_frame(b"content_block_start", BlockStart(self._index, block))
-
-    def end(self) -> bytes:
-        """The end of the block that is open, if there is one."""
-        if self.open is None:
-            return b""
-        is_thinking, self.open = self.open is ThinkingBlock, None
-        signed = self._grown(SignatureDelta(self.signature)) if is_thinking else b""
-        return signed + named_frame(b"content_block_stop", BlockStop(self._index))
+_GROWN: Mapping[type[Block], Callable[[str], Increment]] = {
+    TextBlock: TextDelta,
+    ThinkingBlock: ThinkingDelta,
+    ToolUseBlock: InputDelta,
+    McpToolUseBlock: InputDelta,
+}
 
 
 def _filled(block: Block, text: str, signature: str) -> Block:
@@ -312,15 +271,14 @@ def _filled(block: Block, text: str, signature: str) -> Block:
             return block
 
 
-def use_block(opened: ToolOpened, served: ServedTool | None, given: msgspec.Raw) -> Block:
-    """A call. `served`: the tool is run here."""
+def _use_block(opened: ToolOpened, served: ServedTool | None) -> Block:
+    """A call, without its input. `served`: the tool is run here."""
     if served is None:
-        return ToolUseBlock(opened.id, opened.name, given)
-    return McpToolUseBlock(f"{MCP_ID}{opened.id}", served.name, served.label, given)
+        return ToolUseBlock(opened.id, opened.name, NO_INPUT)
+    return McpToolUseBlock(f"{MCP_ID}{opened.id}", served.name, served.label, NO_INPUT)
 
 
-def result_block(answered: ToolAnswered) -> McpToolResultBlock:
-    """What a tool that was run here has answered."""
+def _result_block(answered: ToolAnswered) -> McpToolResultBlock:
     name = f"{MCP_ID}{answered.id}"
     return McpToolResultBlock(name, answered.is_error, (TextBlock(answered.text),))
 
@@ -328,6 +286,8 @@ def result_block(answered: ToolAnswered) -> McpToolResultBlock:
 class MessagesReply(Reply):
     """The answer to one request, as a stream or whole. `prompt_tokens` are sent when it begins;
     what was cached is not known then. `served`: tools that are run here, by their functions' names.
+
+    At most one block is open; calls are sent one after the other.
     """
 
     exchange: MessagesExchange
@@ -336,10 +296,9 @@ class MessagesReply(Reply):
     prompt_tokens: int
     served: Mapping[str, ServedTool] = {}
     _ending: Ending = Ending()
-    _blocks: _Blocks = msgspec.field(default_factory=_Blocks)
-
-    def __post_init__(self) -> None:
-        self._blocks.signature = self.id
+    _open: type[Block] | None = None
+    # Each as it began, and its text.
+    _blocks: list[tuple[Block, list[str]]] = msgspec.field(default_factory=list)
 
     def opening(self) -> bytes:
         """The message without content."""
@@ -350,7 +309,7 @@ class MessagesReply(Reply):
         """Some more of the answer."""
         frames = [self._frames(event) for event in delta.events]
         for answered in delta.answered:
-            frames += [self._blocks.begin(result_block(answered)), self._blocks.end()]
+            frames += [self._begin(_result_block(answered)), self._end()]
         return b"".join(frames)
 
     def _frames(self, event: Event) -> bytes:
@@ -361,20 +320,48 @@ class MessagesReply(Reply):
                 hidden = self.exchange.request.thinking.shown == "hidden"
                 return b"" if hidden else self._grow_text(ThinkingBlock("", ""), text)
             case ToolOpened(name=name):
-                return self._blocks.begin(use_block(event, self.served.get(name), NO_INPUT))
+                return self._begin(_use_block(event, self.served.get(name)))
             case ArgumentsGrown(fragment=fragment):
-                return self._blocks.grow(fragment) if fragment else b""
+                return self._grow(fragment)
             case ToolClosed():
-                return self._blocks.end()
+                return self._end()
             case Finished():
                 self._ending = _ending(event)
-                return self._blocks.end()
+                return self._end()
 
     def _grow_text(self, empty: Block, text: str) -> bytes:
+        begun = b"" if self._open is type(empty) or not text else self._begin(empty)
+        return begun + self._grow(text)
+
+    def _grow(self, text: str) -> bytes:
+        """Some more of the block that is open."""
         if not text:
             return b""
-        begun = b"" if self._blocks.open is type(empty) else self._blocks.begin(empty)
-        return begun + self._blocks.grow(text)
+        assert self._open is not None, "a block is open"
+        self._blocks[-1][1].append(text)
+        return self._grown(_GROWN[self._open](text))
+
+    def _grown(self, increment: Increment) -> bytes:
+        return named_frame(b"content_block_delta", BlockDelta(self._index, increment))
+
+    @property
+    def _index(self) -> int:
+        return len(self._blocks) - 1
+
+    def _begin(self, block: Block) -> bytes:
+        """A new block, behind the end of the one before."""
+        ended = self._end()
+        self._blocks.append((block, []))
+        self._open = type(block)
+        return ended + named_frame(b"content_block_start", BlockStart(self._index, block))
+
+    def _end(self) -> bytes:
+        """The end of the block that is open, if there is one."""
+        if self._open is None:
+            return b""
+        is_thinking, self._open = self._open is ThinkingBlock, None
+        signed = self._grown(SignatureDelta(self.id)) if is_thinking else b""
+        return signed + named_frame(b"content_block_stop", BlockStop(self._index))
 
     def closing(self, usage: Usage) -> bytes:
         """Why it ended, what it cost, and the end."""
@@ -383,7 +370,8 @@ class MessagesReply(Reply):
 
     def whole(self, usage: Usage) -> bytes:
         """The JSON body."""
-        whole = self._message(self._blocks.whole(), _usage(usage))
+        blocks = [_filled(block, "".join(texts), self.id) for block, texts in self._blocks]
+        whole = self._message(tuple(blocks), _usage(usage))
         return body(msgspec.structs.replace(whole, context_management=self.exchange.managed))
 
     def _message(self, content: tuple[Block, ...], usage: UsageWire) -> MessageWhole:
