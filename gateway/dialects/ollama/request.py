@@ -49,7 +49,7 @@ class CalledWire(msgspec.Struct, frozen=True, kw_only=True):
     calls of an answer.
     """
 
-    index: int | UnsetType = UNSET
+    index: int | UnsetType | None = UNSET
     name: str
     arguments: Any = {}
 
@@ -204,8 +204,10 @@ class _OpenCalls(msgspec.Struct, eq=False):
 
     def answered(self, wire: MessageWire) -> str | None:
         """The id of the call that a result answers, which is open no more."""
-        line = self._by_name.get(wire.tool_name, {}) if wire.tool_name else self._all
-        found = wire.tool_call_id if wire.tool_call_id in self._all else next(iter(line), None)
+        line = self._by_name.get(wire.tool_name) if wire.tool_name else self._all
+        found = wire.tool_call_id
+        if found not in self._all:
+            found = next(iter(line or ()), None)
         if found is None:
             return wire.tool_call_id
         del self._by_name[self._all.pop(found)][found]
