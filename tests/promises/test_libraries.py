@@ -81,7 +81,7 @@ def test_neither_swaps_nor_killed_workers_change_what_is_said(tmp_path: Path) ->
 def killed(server: Served, name: str, text: str) -> str:
     """The stream of an answer whose worker is killed as it begins."""
     messages = [{"role": "user", "content": text}]
-    body = {"model": name, "messages": messages, "stream": True, "max_tokens": 1_000}
+    body = {"model": name, "messages": messages, "stream": True, "ignore_eos": True}
     with server.client.stream("POST", kept.CHAT, json=body) as response:
         lines = response.iter_lines()
         begun = next(lines)
