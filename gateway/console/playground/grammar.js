@@ -14,7 +14,7 @@ const SAMPLES = {
   grammar: 'root ::= "yes" | "no" | "it depends on " [a-z ]+',
 };
 const fields = stored("playground.grammar", { kind: "schema", ...SAMPLES, text: "", prompt: "Invent a person." });
-const verdict = signal(null); // what the server says of it
+const checked = signal(null); // what was asked, and what the server said of it
 const answer = signal(null);
 
 const set = (more) => { fields.value = { ...fields.value, ...more }; };
@@ -23,22 +23,25 @@ export default function Grammar() {
   const checking = useRequest(), asking = useRequest();
   const { kind, text, prompt } = fields.value;
   const grammar = fields.value[kind];
+  const asked = checked.value?.asked;
+  const verdict = asked?.kind === kind && asked.grammar === grammar ? checked.value.verdict : null; // none of what stood there before
   useEffect(() => {
     const timer = setTimeout(() => checking.run(async (signal) => {
-      verdict.value = grammar.trim() ? await call("POST", "/v1/admin/grammar/check", { kind, grammar, text: text || null }, { signal }) : null;
+      const now = { kind, grammar, text: text || null };
+      checked.value = grammar.trim() ? { asked: now, verdict: await call("POST", "/v1/admin/grammar/check", now, { signal }) } : null;
     }), PAUSE);
     return () => clearTimeout(timer);
   }, [kind, grammar, text]);
   return html`<div class="beside"><div class="stack">
       <${Segments} label="Kind" options=${KINDS} value=${kind} onChange=${(value) => set({ kind: value })} />
-      <${Text} label=${KINDS.find(([name]) => name === kind)[1]} mono rows="13" value=${grammar} onInput=${(value) => set({ [kind]: value })} aria-invalid=${verdict.value?.ok === false ? "true" : null} />
-      <div role="status"><${Verdict} it=${verdict.value} /></div><${Failure} request=${checking} />
+      <${Text} label=${KINDS.find(([name]) => name === kind)[1]} mono rows="13" value=${grammar} onInput=${(value) => set({ [kind]: value })} aria-invalid=${verdict?.ok === false ? "true" : null} />
+      <div role="status"><${Verdict} it=${verdict} /></div><${Failure} request=${checking} />
     </div><div class="stack">
       <${Text} label="Text to check" mono rows="5" value=${text} onInput=${(value) => set({ text: value })} />
-      <div role="status">${text && verdict.value?.ok && html`<${TextVerdict} fault=${verdict.value.fault} />`}</div>
+      <div role="status">${text && text === asked?.text && verdict?.ok && html`<${TextVerdict} fault=${verdict.fault} />`}</div>
       ${chosenModel("text") && html`<${Form} label="A model keeps to it" onRun=${() => asking.run((signal) => ask(signal))}>
         <${Field} label="A message, to be answered in this form"><input class="input" value=${prompt} onInput=${(event) => set({ prompt: event.target.value })} /></${Field}>
-        <div class="row wrap"><${ModelOf} kind="text" /><span class="grow" /><${RunButton} request=${asking} text="Answer" disabled=${!prompt.trim() || verdict.value?.ok !== true} /></div></${Form}>`}
+        <div class="row wrap"><${ModelOf} kind="text" /><span class="grow" /><${RunButton} request=${asking} text="Answer" disabled=${!prompt.trim() || verdict?.ok !== true} /></div></${Form}>`}
       <${Failure} request=${asking} />
       ${answer.value !== null && html`<div class="result"><div class="result-head"><span class="grow" /><button class="button quiet small" onClick=${() => set({ text: answer.value })}>Check this text</button><${Copy} text=${answer.value} /></div>
         <pre class="written" tabindex="0" aria-label="Answer">${answer.value}</pre></div>`}
