@@ -76,6 +76,7 @@ function Page({ page }) {
     page.fetch().then((module) => { if (isWanted) setShown({ name: page.name, View: module.default }); });
     return () => { isWanted = false; };
   }, [page.name]);
+  if (models.value === null) return null; // it would say that there are none, and what is typed would find nobody
   return shown?.name === page.name ? html`<${shown.View} />` : null;
 }
 

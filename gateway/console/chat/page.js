@@ -1,7 +1,7 @@
 // The page of the chat: where one writes, the conversation that is open, the list of conversations.
 import { computed, effect, html, signal, useEffect, useRef, useState } from "../vendor/preact.js";
 import { stored, to } from "../core/browser.js";
-import { byId, isAdmin, link, me, models, saveAs } from "../core/server.js";
+import { byId, isAdmin, link, me, saveAs } from "../core/server.js";
 import { Dialog, Icon, Mark, Menu, Search, ago, count, later, say, seconds, tokens, trying } from "../ui/parts.js";
 import { chosen, drafts, exported, groups, holding, imported, newId } from "./conversation.js";
 import { ModelPicker } from "./picker.js";
@@ -352,7 +352,7 @@ function Bar({ onList, onPanel, isPanel, isList }) {
 }
 
 function Welcome() {
-  if (models.value !== null && !usable.value.length) {
+  if (!usable.value.length) {
     return html`<div class="welcome"><${Mark} size="36" /><h2>No model yet</h2>
       <p class="soft">${isAdmin.value ? html`Add one on the page <a href=${to("models")}>Models</a>: drag a GGUF file in, or enter the name of a repository on the hub.` : "No available model can be used with this key."}</p></div>`;
   }

@@ -2,7 +2,7 @@
 import { computed, html, useRef, useState } from "../vendor/preact.js";
 import { stored } from "../core/browser.js";
 import { downloads, isAdmin, me, models } from "../core/server.js";
-import { Bones, Empty, Icon, Search, Segments, later } from "../ui/parts.js";
+import { Empty, Icon, Search, Segments, later } from "../ui/parts.js";
 import { matching } from "../chat/picker.js";
 import { AddDialog } from "./add.js";
 import { ModelRow, RowHead } from "./row.js";
@@ -11,7 +11,7 @@ import { Transfers, upload, uploads } from "./transfers.js";
 
 const HubSearch = later(() => import("./hub.js"));
 const view = stored("models.view", "all", sessionStorage);
-const shown = computed(() => (models.value ?? []).filter(VIEWS[view.value] ?? VIEWS.all));
+const shown = computed(() => models.value.filter(VIEWS[view.value] ?? VIEWS.all));
 const AT_FIRST = 150; // rows; more are drawn when asked for
 
 export default function ModelsPage() {
@@ -23,7 +23,7 @@ export default function ModelsPage() {
     <header class="page-head"><h1>Models<span class="sub">${summary()}</span></h1>
       ${isAdmin.value && html`<button class="button primary" onClick=${() => setAdding(true)}><${Icon} name="plus" />Add a model</button>`}</header>
     ${isAdmin.value && (downloads.value.length > 0 || uploads.value.length > 0) && html`<${Transfers} />`}
-    ${models.value === null ? html`<div class="card"><${Bones} rows="6" height="54" /></div>` : html`<${Content} text=${text} setText=${setText} onAdd=${() => setAdding(true)} />`}
+    <${Content} text=${text} setText=${setText} onAdd=${() => setAdding(true)} />
     ${isAdding && html`<${AddDialog} onClose=${() => setAdding(false)} />`}
     ${isOver && html`<div class="dropping">Drop a GGUF file to add it</div>`}
   </div>`;
@@ -43,7 +43,6 @@ function useDrop() {
 }
 
 function summary() {
-  if (models.value === null) return "";
   const { present } = parted(models.value);
   return `${models.value.length}, ${present.length} in memory`;
 }
