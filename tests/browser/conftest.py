@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import pytest
 from anyio.from_thread import start_blocking_portal
-from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Route, expect, sync_playwright
 
 import bundled
 from tests.browser import reports
@@ -105,6 +105,26 @@ def stand() -> Iterator[Stand]:
             return stack.enter_context(standing_in(snapshot or reports.snapshot(), given))
 
         yield begin
+
+
+class Held:
+    """A page's requests to addresses like `url`, which wait until they are let go."""
+
+    def __init__(self, page: Page, url: str) -> None:
+        self._routes: list[Route] | None = []
+        page.route(url, self._come)
+
+    def _come(self, route: Route) -> None:
+        if self._routes is None:
+            route.continue_()
+        else:
+            self._routes.append(route)
+
+    def let_go(self) -> None:
+        """Those that wait and all that come."""
+        routes, self._routes = self._routes or [], None
+        for route in routes:
+            route.continue_()
 
 
 @pytest.fixture

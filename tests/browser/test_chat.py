@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser import reports
-from tests.browser.conftest import SHOTS, OpenPage, Stand
+from tests.browser.conftest import SHOTS, Held, OpenPage, Stand
 from tests.browser.standin import StandIn
 from tests.hang import HANG
 
@@ -51,6 +51,22 @@ def test_enter_sends_what_is_written_before_it_is_drawn(stand: Stand, open_page:
     page.get_by_label("Message", exact=True).wait_for()
     page.evaluate(WRITTEN_AND_SENT)
     expect(page.locator(".said")).to_have_count(1)
+
+
+READ = "import('/ui/chat/page.js').then(() => new Promise(requestAnimationFrame))"
+
+
+def test_one_can_write_once_the_models_are_known(stand: Stand, open_page: OpenPage) -> None:
+    """What was sent before would find none to talk to."""
+    server = stand(answers={CHAT: reports.answer("Yes")})
+    page = open_page("about:blank")
+    events = Held(page, "**/v1/admin/events")
+    page.goto(server.url)
+    expect(page.get_by_role("navigation", name="Pages")).to_be_visible()
+    page.evaluate(READ)
+    expect(page.get_by_label("Message", exact=True)).to_have_count(0)
+    events.let_go()
+    expect(say(page, "Hello")).to_contain_text("Yes")
 
 
 FORMULAS = r"""The root is $x = \frac{-b \pm \sqrt{b^2 - 4ac}}{2a}$, \(e^{i\pi} = -1\).

@@ -13,7 +13,7 @@ from playwright.sync_api import Page, expect
 
 from tests.browser import reports
 from tests.browser.conftest import OpenPage, Stand
-from tests.served import served
+from tests.served import Serve
 
 pytestmark = pytest.mark.browser
 
@@ -406,7 +406,7 @@ def test_a_draft_that_is_not_in_the_file_is_no_part_of_a_reload_and_stays(
 
 
 def test_a_draft_is_saved_with_the_secrets_that_it_hides_and_is_in_force(
-    tmp_path: Path, open_page: OpenPage, shoot: Shoot
+    tmp_path: Path, serve: Serve, open_page: OpenPage, shoot: Shoot
 ) -> None:
     key = "a-secret-of-the-file"
     config = {
@@ -414,22 +414,21 @@ def test_a_draft_is_saved_with_the_secrets_that_it_hides_and_is_in_force(
         "keys": [{"key": key, "role": "admin"}],
         "swap": {"ttl": 70},
     }
-    with served(tmp_path, config) as server:
-        page = open_page(f"{server.url}/ui/#/settings/file")
-        page.get_by_label("API key of this server").fill(key)
-        page.keyboard.press("Enter")
-        text = page.get_by_label("Configuration", exact=True)
-        text.fill(text.input_value().replace('"ttl": 70', '"ttl": 71'))
-        page.get_by_role("button", name="Save and reload…").click()
-        dialog = page.get_by_role("dialog")
-        expect(dialog).to_contain_text("swap.ttl")
-        shoot(page, "settings-save")
-        dialog.get_by_role("button", name="Save and apply").click()
-        expect(page.get_by_text("The configuration is applied.")).to_be_visible()
-        expect(page.get_by_role("button", name="Save and reload…")).to_be_disabled()
-        written = json.loads((tmp_path / "roundhouse.yaml").read_text())
-        assert (written["swap"], written["keys"]) == ({"ttl": 71}, config["keys"])
-        assert json.loads((tmp_path / "roundhouse.yaml.before").read_text())["swap"] == {"ttl": 70}
+    page = open_page(f"{serve(config).url}/ui/#/settings/file")
+    page.get_by_label("API key of this server").fill(key)
+    page.keyboard.press("Enter")
+    text = page.get_by_label("Configuration", exact=True)
+    text.fill(text.input_value().replace('"ttl": 70', '"ttl": 71'))
+    page.get_by_role("button", name="Save and reload…").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("swap.ttl")
+    shoot(page, "settings-save")
+    dialog.get_by_role("button", name="Save and apply").click()
+    expect(page.get_by_text("The configuration is applied.")).to_be_visible()
+    expect(page.get_by_role("button", name="Save and reload…")).to_be_disabled()
+    written = json.loads((tmp_path / "roundhouse.yaml").read_text())
+    assert (written["swap"], written["keys"]) == ({"ttl": 71}, config["keys"])
+    assert json.loads((tmp_path / "roundhouse.yaml.before").read_text())["swap"] == {"ttl": 70}
 
 
 FILE = """\

@@ -13,7 +13,6 @@ from playwright.sync_api import Page, Route, expect
 from tests.browser import reports
 from tests.browser.conftest import OpenPage, Stand, real_server
 from tests.browser.test_chat import CHAT, say
-from tests.browser.test_conversations import message
 
 pytestmark = pytest.mark.browser
 
@@ -25,13 +24,6 @@ CHOICE = "Keep conversations on this server"
 def shared(tmp_path: Path) -> Iterator[str]:
     with real_server(tmp_path) as url:
         yield url
-
-
-def ask(page: Page, text: str) -> None:
-    message(page).fill(text)
-    page.keyboard.press("Enter")
-    expect(page.locator(".answer .markdown").last).to_be_visible()
-    page.get_by_label("What was sent").last.wait_for()
 
 
 def choose(page: Page) -> None:
@@ -62,7 +54,7 @@ def put(page: Page) -> Any:
 
 def test_phone_and_desk_have_the_same(shared: str, open_page: OpenPage) -> None:
     desk, phone = open_page(shared), open_page(shared, width=390)
-    ask(desk, "Hello from the desk")
+    say(desk, "Hello from the desk")
     with put(desk):
         choose(desk)
     unfold(phone)
@@ -70,7 +62,7 @@ def test_phone_and_desk_have_the_same(shared: str, open_page: OpenPage) -> None:
     phone.locator(".list-item", has_text="Hello from the desk").click()
     expect(phone.locator(".said-text")).to_have_text(["Hello from the desk"])
     with put(phone):
-        ask(phone, "And from the phone")
+        say(phone, "And from the phone")
     look_again(desk)
     expect(desk.locator(".said-text")).to_have_text(["Hello from the desk", "And from the phone"])
     with desk.expect_download() as download:
@@ -91,15 +83,16 @@ def test_phone_and_desk_have_the_same(shared: str, open_page: OpenPage) -> None:
 
 def test_what_was_changed_on_both_is_kept_twice(shared: str, open_page: OpenPage) -> None:
     desk, phone = open_page(shared), open_page(shared)
-    ask(desk, "Begun")
+    say(desk, "Begun")
     with put(desk):
         choose(desk)
     choose(phone)
     phone.locator(".list-item").click()
+    expect(phone.locator(".said-text")).to_have_text(["Begun"])
     phone.route(f"**{SYNCED}**", away)
-    ask(phone, "Gone on with at the phone")
+    say(phone, "Gone on with at the phone")
     with put(desk):
-        ask(desk, "Gone on with at the desk")
+        say(desk, "Gone on with at the desk")
     phone.unroute(f"**{SYNCED}**")
     look_again(phone)
     for page in (phone, desk):
@@ -116,13 +109,14 @@ def test_what_was_changed_on_both_is_kept_twice(shared: str, open_page: OpenPage
 
 def test_an_edit_survives_a_deletion_elsewhere(shared: str, open_page: OpenPage) -> None:
     desk, phone = open_page(shared), open_page(shared)
-    ask(desk, "Begun")
+    say(desk, "Begun")
     with put(desk):
         choose(desk)
     choose(phone)
     phone.locator(".list-item").click()
+    expect(phone.locator(".said-text")).to_have_text(["Begun"])
     phone.route(f"**{SYNCED}**", away)
-    ask(phone, "Gone on with")
+    say(phone, "Gone on with")
     with desk.expect_response(lambda it: it.request.method == "DELETE" and it.status == 200):
         desk.get_by_label("Actions for Begun").click()
         desk.get_by_role("menuitem", name="Delete").click()

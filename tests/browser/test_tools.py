@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Page, expect
 
 from tests.browser import reports
-from tests.browser.conftest import OpenPage, Stand
+from tests.browser.conftest import Held, OpenPage, Stand
 from tests.browser.standin import StandIn
 from tests.browser.test_chat import CHAT, bodies
 from tests.browser.test_pages import check
@@ -141,20 +141,14 @@ def test_a_call_is_refused(server: StandIn, open_page: OpenPage) -> None:
 def test_tools_that_are_chosen_and_used_at_once_are_sent(
     server: StandIn, open_page: OpenPage
 ) -> None:
-    held: list[Route] = []
-
-    def hold(route: Route) -> None:
-        held.append(route)
-
     page = open_page(server.url)
-    page.route("**/v1/admin/mcp/tools*", hold)
+    lists = Held(page, "**/v1/admin/mcp/tools*")
     choose(page)
-    ask(page)
+    with page.expect_request("**/v1/admin/mcp/tools*"):
+        ask(page)
     expect(page.get_by_label("Message", exact=True)).to_have_value("The weather?")
     assert not [one for one in server.calls if one[1] == CHAT[1]]
-    for route in held:
-        route.continue_()
-    page.unroute("**/v1/admin/mcp/tools*")
+    lists.let_go()
     page.get_by_label("Call of find").wait_for()
     assert len(server.sent(*CHAT)[0]["tools"]) == 2
 
@@ -212,15 +206,17 @@ def test_what_may_have_run_already_asks_after_a_reload(
     ask(page)
     page.get_by_text("Run, and don’t ask again").click()
     expect(page.get_by_text("It said: Rain.")).to_be_visible()
-    left = threading.Event()
+    has_come, left = threading.Event(), threading.Event()
 
     def never(_body: Any) -> Iterator[object]:
+        has_come.set()
         left.wait(HANG)
         return iter(())
 
     server.answers[CALL] = never
     ask(page)
     expect(page.get_by_label("find runs")).to_be_visible()
+    assert has_come.wait(HANG)
     page.reload()
     left.set()
     waiting = page.get_by_label("Call of find")

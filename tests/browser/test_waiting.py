@@ -17,7 +17,7 @@ from tests.browser.test_chat import CHAT, bodies
 from tests.browser.test_conversations import message
 from tests.browser.test_real import talk
 from tests.hang import HANG
-from tests.served import served
+from tests.served import Serve
 
 pytestmark = pytest.mark.browser
 
@@ -142,7 +142,9 @@ def test_a_load_says_how_far_it_is(stand: Stand, open_page: OpenPage) -> None:
     line.go_on.set()
 
 
-def test_a_real_answer_waits_for_another_models_memory(tmp_path: Path, open_page: OpenPage) -> None:
+def test_a_real_answer_waits_for_another_models_memory(
+    tmp_path: Path, serve: Serve, open_page: OpenPage
+) -> None:
     paths = [tmp_path / f"{name}.script.json" for name in ("alpha", "beta")]
     for path in paths:
         script = {"lines": LINES, "size_bytes": 300_000_000, "context_length": 1_000_000}
@@ -154,19 +156,17 @@ def test_a_real_answer_waits_for_another_models_memory(tmp_path: Path, open_page
         "hub": {"cached_models": False},
         "swap": {"memory": {"cpu": 500_000_000}},
     }
-    with served(tmp_path, settings) as server:
-        page = open_page(f"{server.url}/ui/")
-        first = talk(page, "alpha", "long")
-        expect(first.locator(".markdown strong").first).to_have_text("bold")
-        answer = talk(page, "beta", "Hello")
-        expect(answer).to_contain_text("Waiting in line, place 1…")
-        expect(answer).to_contain_text(
-            re.compile("It needs the memory of alpha, which answers 1 request")
-        )
-        answer.get_by_text("Use alpha instead").click()
-        expect(answer.locator(".markdown")).to_have_text(re.compile("Hello from the script"))
-        page.locator(".list-item").nth(1).click()
-        page.keyboard.press("Escape")
-        message(page).press("Escape")
-        expect(page.locator(".answer")).to_contain_text("Stopped.")
-        page.close()  # before its server is
+    page = open_page(f"{serve(settings).url}/ui/")
+    first = talk(page, "alpha", "long")
+    expect(first.locator(".markdown strong").first).to_have_text("bold")
+    answer = talk(page, "beta", "Hello")
+    expect(answer).to_contain_text("Waiting in line, place 1…")
+    expect(answer).to_contain_text(
+        re.compile("It needs the memory of alpha, which answers 1 request")
+    )
+    answer.get_by_text("Use alpha instead").click()
+    expect(answer.locator(".markdown")).to_have_text(re.compile("Hello from the script"))
+    page.locator(".list-item").nth(1).click()
+    page.keyboard.press("Escape")
+    message(page).press("Escape")
+    expect(page.locator(".answer")).to_contain_text("Stopped.")
