@@ -239,7 +239,7 @@ def option_kinds(model: ModelConfig, engines: Engines) -> Mapping[str, Kind]:
     candidates = engines.values() if model.engine is None else (engines[model.engine],)
     kinds: dict[str, Kind] = {}
     for engine in candidates:
-        kinds = options(engine) | kinds
+        kinds = {**options(engine), **kinds}
     return {name: kinds[name] for name in model.options}
 
 

@@ -5,6 +5,7 @@ each of them by being written in its struct.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_origin
 
 import msgspec
@@ -22,7 +23,8 @@ def is_section(kind: Kind) -> bool:
     return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 
 
-def options(section: type[msgspec.Struct]) -> dict[str, Kind]:
+@cache
+def options(section: type[msgspec.Struct]) -> Mapping[str, Kind]:
     """The names and kinds of what stands directly in `section`."""
     return {field.name: field.type for field in msgspec.structs.fields(section)}
 

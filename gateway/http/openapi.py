@@ -12,7 +12,7 @@ import json
 import re
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
@@ -307,7 +307,7 @@ KEYS: Schema = {
 
 
 def document_routes(
-    apis: Sequence[Api], routers: Sequence[Router], release: str
+    apis: Sequence[Api], routers: Callable[[], Sequence[Router]], release: str
 ) -> list[HTTPRouteHandler]:
     """Routes of the documents about `routers`, which have the routes of `apis`. They need no key:
     there is no secret in them.
@@ -334,10 +334,10 @@ def document_routes(
     return [openapi, docs]
 
 
-def _document(apis: Sequence[Api], routers: Sequence[Router], release: str) -> Schema:
+def _document(apis: Sequence[Api], routers: Callable[[], Sequence[Router]], release: str) -> Schema:
     """Of an application that is only described, never run: its routes are `routers`'."""
     app = Litestar(
-        list(routers),
+        routers(),
         dependencies={
             "services": Provide(lambda: None, sync_to_thread=False)
         },  # no route runs in it
