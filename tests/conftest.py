@@ -15,6 +15,7 @@ from backends.machine.process_settings import prepare_process
 from config.settings import LogConfig
 from gateway.terms.logs import LogLines, configure_structlog
 from tests.served import Options, Serve, Served, served
+from tests.signatures import read_once
 
 if TYPE_CHECKING:
     from tests.gateway.http.serving import Running
@@ -32,6 +33,8 @@ configure_structlog(LogConfig(level="debug", format="json"), LogLines())
 
 # Also as in a server: threads of an engine that wait for each other don't keep the others' core.
 prepare_process(os.environ)
+
+read_once()
 
 # While tests are collected nothing becomes garbage; looking for it takes a seventh of that time.
 gc.disable()

@@ -29,12 +29,25 @@ from typing import IO, Self
 import msgspec
 
 from config.settings import Config
+from tests.signatures import read_once
 
 ROOT = Path(__file__).parents[1]
 LARGEST = 1 << 17  # bytes of a `Start`
 NUMBER = struct.Struct("i")  # first the process's, then its exit status as `Popen` has it
 SINGLE = {"OPENBLAS_NUM_THREADS": "1"}
-IMPORTED = ("gateway.cli.serve", "gateway.cli.check", "gateway.cli.remote", "uvicorn.loops.auto")
+IMPORTED = (
+    "gateway.cli.serve",
+    "gateway.cli.check",
+    "gateway.cli.remote",
+    "uvicorn.loops.uvloop",
+    "uvicorn.lifespan.on",
+    "anyio._backends._asyncio",
+    "encodings.idna",
+    "backends.engines.scripted",
+    "backends.engines.exllamav2.files",
+    "backends.engines.exllamav3.files",
+    "backends.engines.transformers.files",
+)
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -214,6 +227,7 @@ def main(control: int) -> int:
         import_module(name)
     with suppress(ImportError):
         import_module("backends.engines.llamacpp.container")
+    read_once()
     rehearse()
     gc.collect()
     gc.freeze()  # or the first collection would copy what processes share
