@@ -22,6 +22,7 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
 
@@ -40,6 +41,7 @@ PACKAGES = ("config", "backends", "gateway")
 CHAT = {"model": "scripted", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
 CONSOLE = ROOT / "gateway" / "console"
 IMPORTED = re.compile(r'\b(?:from|import) *\(? *"(\.[^"]+\.js)"')
+HOLDERS = (ast.stmt, ast.excepthandler, ast.match_case)  # what an import can stand in
 PATIENCE = 60.0  # seconds
 SCRIPT = {"lines": [{"say": "Hello there, how are you today"}], "context_length": 4096}
 
@@ -69,14 +71,20 @@ def imports(tree: ast.AST, known: Mapping[str, Path], *, types: bool) -> Iterato
                 full = f"{node.module}.{alias.name}"
                 if full in known or node.module in known:
                     yield full if full in known else node.module
-        else:
+        elif isinstance(node, HOLDERS):
             yield from imports(node, known, types=types)
+
+
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def arrows(known: Mapping[str, Path], *, types: bool) -> Mapping[str, set[str]]:
     """What each module imports of the others."""
-    trees = {name: ast.parse(path.read_text()) for name, path in known.items()}
-    return {name: {*imports(tree, known, types=types)} - {name} for name, tree in trees.items()}
+    return {
+        name: {*imports(_tree(path), known, types=types)} - {name} for name, path in known.items()
+    }
 
 
 def console_arrows() -> Mapping[str, set[str]]:
@@ -163,7 +171,6 @@ async def chat(folder: Path) -> Entered:
     """What the second of two chats enters."""
     entered = Entered()
     threading.setprofile(entered.note)
-    sys.setprofile(entered.note)
     script = folder / "scripted.script.json"
     script.write_bytes(msgspec.json.encode(SCRIPT))
     settings = Config(
@@ -178,11 +185,12 @@ async def chat(folder: Path) -> Entered:
     server = Server(app, settings.server, registry, address.set_result)
     running = asyncio.ensure_future(server.serve())
     async with httpx.AsyncClient(base_url=await address, timeout=PATIENCE) as client:
-        for warm in (False, True):
-            entered.switch(on=warm)
-            (await client.post("/v1/chat/completions", json=CHAT)).raise_for_status()
-            entered.switch(on=False)
-    sys.setprofile(None)
+        (await client.post("/v1/chat/completions", json=CHAT)).raise_for_status()
+        sys.setprofile(entered.note)
+        entered.switch(on=True)
+        (await client.post("/v1/chat/completions", json=CHAT)).raise_for_status()
+        entered.switch(on=False)
+        sys.setprofile(None)
     server.should_exit = True
     await running
     return entered
