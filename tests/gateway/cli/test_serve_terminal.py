@@ -48,7 +48,8 @@ SCRIPT = {
         {"when": "Markdown", "say": f"{MARKDOWN}\n{'End. ' * 200}"},
         {"when": "Hello", "say": "<think>\nA greeting.\n</think>\n\nThe engine turns."},
         {"say": "The engine turns. " * 5_000},  # a conversation is asked for its first words, too
-    ]
+    ],
+    "context_length": 40_960,
 }
 
 
@@ -160,7 +161,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
     (folder / "roundhouse.yaml").write_text(
         f"models: [{{name: demo, path: {folder / 'demo.script.json'}}}]\n"
         # Slow, so that a client which gets no processor for seconds is still in time to stop it.
-        "engines: {scripted: {load_seconds: 0.5, tokens_per_second: 100}}\n"
+        "engines: {scripted: {load_seconds: 0.5, tokens_per_second: 1000}}\n"
         "swap: {memory: {cpu: 3000000000}}\n"
     )
     with Terminal("serve", "--port", "0", folder=folder) as terminal:
