@@ -126,14 +126,21 @@ async def said_by(container: PortContainer) -> None:
         pytest.param(naming(os.open("/dev/null", os.O_RDONLY)), id="a-file-of-ours"),
         pytest.param(HEADER.pack(2**31 - 1), id="a-frame-without-end"),
         pytest.param(HEADER.pack(2) + b"\x93\x01", id="no-message"),
-        pytest.param(
-            framed(Answered(1, SlotTokens(1))) * 9,
-            id="answers-nobody-asked-for",
-            marks=pytest.mark.slow,  # they are passed over, until the wait for an answer is over
-        ),
     ],
 )
 async def test_what_a_node_may_not_say_ends_its_connection(said: bytes) -> None:
+    await refused(said)
+
+
+async def test_answers_that_nobody_asked_for_are_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Until the wait for the right one is over."""
+    monkeypatch.setattr(node, "DESCRIBING", 0.5)
+    await refused(framed(Answered(1, SlotTokens(1))) * 9)
+
+
+async def refused(said: bytes) -> None:
     with capture_logs() as lines, anyio.fail_after(HANG):
         async with saying(lambda _: [said] * 3) as place:
             with pytest.raises(LoadFailed):
