@@ -6,23 +6,28 @@ than an equal part (`share`). In WAL mode what is committed survives the end of 
 however sudden (https://sqlite.org/wal.html). Documents and items are bytes here: no API is known.
 """
 
+import asyncio
 import os
 import sqlite3
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from contextlib import closing, suppress
+from functools import wraps
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self, TypeAlias
+from sqlite3 import Connection
+from threading import Lock
+from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, Self, TypeAlias, TypeVar
 
 import msgspec
+from anyio import CancelScope, CapacityLimiter, from_thread, to_thread
 
 from config.errors import ConfigError
 from config.settings import StoreConfig
-from gateway.keys.store_thread import StoreThread, T
 from gateway.terms.errors import InternalError, TooLarge
 
-__all__ = ["KeptConversation", "KeptItem", "KeptResponse", "KeptTurn", "Part", "Room", "Store"]
+T = TypeVar("T")
+P = ParamSpec("P")
 
 
 def share(total: int, others: Collection[int]) -> int:
@@ -99,9 +104,9 @@ def check_store(path: str | None) -> None:
         raise ConfigError("the configuration", "$.store.path", f"{path}: {error}") from error
 
 
-def opened(path: str | None) -> sqlite3.Connection:
-    """Readable by its owner alone: it holds what people wrote. Raises sqlite3.Error for a file that
-    a newer release wrote.
+def opened(path: str | None) -> Connection:
+    """For any thread, one at a time. The file is readable by its owner alone: it holds what people
+    wrote. Raises sqlite3.Error for one that a newer release wrote.
     """
     if path is None:
         target = ":memory:"
@@ -110,7 +115,7 @@ def opened(path: str | None) -> sqlite3.Connection:
         file.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(file, os.O_CREAT | os.O_RDWR, 0o600))
         target = str(file)
-    connection = sqlite3.connect(target, isolation_level=None, timeout=5.0)
+    connection = sqlite3.connect(target, isolation_level=None, timeout=5.0, check_same_thread=False)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
     version = _version(connection)
@@ -119,7 +124,7 @@ def opened(path: str | None) -> sqlite3.Connection:
     return connection
 
 
-def _version(connection: sqlite3.Connection) -> int | None:
+def _version(connection: Connection) -> int | None:
     """Of the tables; None: there are none yet. Raises sqlite3.Error for what isn't ours."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
@@ -166,14 +171,14 @@ def size_of_items(items: Sequence[KeptItem]) -> int:
     return sum(ROW + len(item.id.encode()) + len(item.item) for item in items)
 
 
-def conversation_of(connection: sqlite3.Connection, owner: str, id: str) -> KeptConversation | None:
+def conversation_of(connection: Connection, owner: str, id: str) -> KeptConversation | None:
     """The conversation, if it is this owner's."""
     statement = "SELECT id, created, metadata FROM conversations WHERE id = ? AND owner = ?"
     row = connection.execute(statement, (id, owner)).fetchone()
     return KeptConversation(*row) if row else None
 
 
-def append_items(connection: sqlite3.Connection, id: str, items: Sequence[KeptItem]) -> None:
+def append_items(connection: Connection, id: str, items: Sequence[KeptItem]) -> None:
     """Put items at the end of a conversation."""
     connection.executemany(
         "INSERT INTO items (conversation, id, item, size) VALUES (?, ?, ?, ?)",
@@ -181,7 +186,7 @@ def append_items(connection: sqlite3.Connection, id: str, items: Sequence[KeptIt
     )
 
 
-def bytes_by_owner(connection: sqlite3.Connection) -> dict[str, int]:
+def bytes_by_owner(connection: Connection) -> dict[str, int]:
     """What each owner has in the store."""
     return dict(connection.execute("SELECT owner, bytes FROM owners"))
 
@@ -190,6 +195,7 @@ PAGE = 64  # of an owner's oldest that are looked at in one query
 LONGEST_CHAIN = 10_000  # responses that one goes on from
 LONGEST_TALK = 64 << 20  # bytes of all that is gone on from; as the largest body
 TIDY = 60.0  # seconds between removals of what is too old
+IDLE = 1.0  # seconds without work
 
 Part: TypeAlias = Literal["document", "input", "events"]
 # Called with a number of bytes before they are read. Raises QueueFull where there is no room.
@@ -204,253 +210,257 @@ class _Place(NamedTuple):
     size: int
 
 
+def transaction(
+    work: Callable[Concatenate["Store", P], T],
+) -> Callable[Concatenate["Store", P], Coroutine[Any, Any, T]]:
+    """A store's method, which is carried out as `Store.carry_out` does it."""
+
+    @wraps(work)
+    async def carried_out(store: "Store", /, *given: P.args, **named: P.kwargs) -> T:
+        return await store.carry_out(lambda _db: work(store, *given, **named))
+
+    return carried_out
+
+
 class Store:
-    """One per server; open in its context."""
+    """One per server; open in its context.
+
+    Threads do its work, one at a time, so that nothing blocks the event loop. When nothing has come
+    for a moment, what was committed is moved from the write-ahead log into the file, so that a copy
+    of the file has it.
+    """
+
+    _db: Connection  # while it is open
+    _rest: asyncio.TimerHandle
 
     def __init__(self, config: StoreConfig) -> None:
         self._config = config
-        self._thread = StoreThread(lambda: opened(config.path))
-        self._run = self._thread.run
+        self._in_line = CapacityLimiter(1)
+        self._one_works = Lock()  # also where a cancelled request has left its thread behind
         self._tidied = 0.0
 
     async def __aenter__(self) -> Self:
         """Raises InternalError where the file can't be opened."""
-        self._thread.start()
-        try:
-            await self._run(bytes_by_owner)
-        except InternalError:
-            await self._thread.end()
-            raise
+        self._db = await self._in_thread(lambda: opened(self._config.path))
+        self._rest = self._merge_later()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._thread.end()
+        self._rest.cancel()
+        with CancelScope(shield=True):
+            await self._in_thread(self._db.close)
 
-    async def carry_out(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    async def carry_out(self, work: Callable[[Connection], T]) -> T:
         """Something else with the file, in a transaction: tables of another module. Raises
         InternalError.
         """
-        return await self._run(work)
 
-    async def put(self, owner: str, kept: KeptResponse) -> None:
+        def committed() -> T:
+            with self._db as db:
+                db.execute("BEGIN")
+                return work(db)
+
+        try:
+            return await self._in_thread(committed)
+        finally:
+            self._rest.cancel()
+            self._rest = self._merge_later()
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        """Raises InternalError where SQLite fails."""
+
+        def alone() -> T:
+            with self._one_works:
+                return work()
+
+        try:
+            return await to_thread.run_sync(alone, limiter=self._in_line)
+        except (sqlite3.Error, OSError) as error:
+            raise InternalError(f"the store failed: {error}") from error
+
+    def _merge_later(self) -> asyncio.TimerHandle:
+        loop = asyncio.get_running_loop()
+        return loop.call_later(IDLE, loop.run_in_executor, None, self._merge)
+
+    def _merge(self) -> None:
+        with self._one_works, suppress(sqlite3.Error):  # the disk is full, say: then it stays there
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    @transaction
+    def put(self, owner: str, kept: KeptResponse) -> None:
         """Keep a response, or what has become of it. Raises TooLarge."""
+        texts = (kept.document, kept.input, kept.output, kept.events)
+        size = ROW + sum(map(len, texts))
+        self._refuse_large(owner, size)
+        values = msgspec.structs.asdict(kept)
+        self._db.execute(PUT, {**values, "owner": owner, "size": size})
+        self._prune(kept.id)
 
-        def work(connection: sqlite3.Connection) -> None:
-            texts = (kept.document, kept.input, kept.output, kept.events)
-            size = ROW + sum(map(len, texts))
-            self._refuse_large(connection, owner, size)
-            values = msgspec.structs.asdict(kept)
-            connection.execute(PUT, {**values, "owner": owner, "size": size})
-            self._prune(connection, kept.id)
-
-        await self._run(work)
-
-    async def check(self, owner: str, size: int) -> None:
+    @transaction
+    def check(self, owner: str, size: int) -> None:
         """Raises TooLarge where so many bytes would not be kept."""
-        await self._run(lambda connection: self._refuse_large(connection, owner, size))
+        self._refuse_large(owner, size)
 
-    async def part(self, owner: str, id: str, part: Part, room: Room) -> bytes | None:
+    @transaction
+    def part(self, owner: str, id: str, part: Part, room: Room) -> bytes | None:
         """That part of a response alone, if it is this owner's; see `KeptResponse`. Nothing is read
         before `room` has been made for it. Raises as `room`.
         """
-
-        def first(column: str) -> Callable[[sqlite3.Connection], Any]:
-            statement = f"SELECT {column} FROM responses WHERE id = ? AND owner = ?"  # noqa: S608 - no client's words
-            return lambda connection: connection.execute(statement, (id, owner)).fetchone()
-
-        if (size := await self._run(first(f"length({part})"))) is None:
+        statement = "SELECT {} FROM responses WHERE id = ? AND owner = ?"
+        measure, read = statement.format(f"length({part})"), statement.format(part)
+        if (size := self._db.execute(measure, (id, owner)).fetchone()) is None:
             return None
-        room(*size)
-        row = await self._run(first(part))
-        return bytes(row[0]) if row else None
+        from_thread.run_sync(room, *size)
+        return bytes(*self._db.execute(read, (id, owner)).fetchone())
 
-    async def remove(self, owner: str, id: str) -> bool:
+    @transaction
+    def remove(self, owner: str, id: str) -> bool:
         """Whether there was one to remove."""
         statement = "DELETE FROM responses WHERE id = ? AND owner = ?"
-        return await self._run(lambda c: c.execute(statement, (id, owner)).rowcount > 0)
+        return self._db.execute(statement, (id, owner)).rowcount > 0
 
-    async def chain(self, owner: str, id: str, room: Room) -> Sequence[KeptTurn] | None:
+    @transaction
+    def chain(self, owner: str, id: str, room: Room) -> Sequence[KeptTurn] | None:
         """All that a response goes on from and itself, the oldest first; None if one of them isn't
         there. Raises TooLarge, and as `part`.
         """
         names: list[str] = []
+        wanted: str | None = id
+        size = 0
+        while wanted is not None and len(names) < LONGEST_CHAIN:
+            row = self._db.execute(TURN_SIZE, (wanted, owner)).fetchone()
+            if row is None:
+                return None
+            names.append(wanted)
+            wanted, more = row
+            size += more
+            _refuse_long(size, "previous_response_id")
+        from_thread.run_sync(room, size)
+        rows = (self._db.execute(TURN, (name, owner)).fetchone() for name in reversed(names))
+        return [_turn(row) for row in rows]
 
-        def measure(connection: sqlite3.Connection) -> int | None:
-            size = 0
-            wanted: str | None = id
-            while wanted is not None and len(names) < LONGEST_CHAIN:
-                row = connection.execute(TURN_SIZE, (wanted, owner)).fetchone()
-                if row is None:
-                    return None
-                names.append(wanted)
-                wanted, bytes_more = row
-                size += bytes_more
-                _refuse_long(size, "previous_response_id")
-            return size
-
-        def read(connection: sqlite3.Connection) -> Sequence[KeptTurn] | None:
-            rows = [connection.execute(TURN, (name, owner)).fetchone() for name in names]
-            return None if None in rows else [_turn(row) for row in reversed(rows)]
-
-        size = await self._run(measure)
-        if size is None:
-            return None
-        room(size)
-        return await self._run(read)
-
-    async def named(
+    @transaction
+    def named(
         self, owner: str, homes: Sequence[str], names: Collection[str], room: Room
     ) -> Sequence[bytes]:
         """Arrays of items, as JSON, that hold those of the items `names` which are kept in `homes`:
         ids of responses and conversations. Raises as `chain`.
         """
-        wanted = frozenset(names)
+        size, places = 0, {}
+        for home in homes:
+            row = self._db.execute(TURN_SIZE, (home, owner)).fetchone()
+            there = _places(self._db, owner, home) or ()
+            places[home] = [place for place in there if place.id in names]
+            size += (row[1] if row else 0) + sum(place.size for place in places[home])
+            _refuse_long(size, "input")
+        from_thread.run_sync(room, size)
+        found: list[bytes] = []
+        for home in homes:
+            if row := self._db.execute(TURN, (home, owner)).fetchone():
+                found += (row[2], row[3])
+            else:
+                kept = _items_at(self._db, places[home])
+                found.append(b"[" + b",".join(one.item for one in kept) + b"]")
+        return found
 
-        def places_in(connection: sqlite3.Connection, home: str) -> list[_Place]:
-            places = _places(connection, owner, home) or ()
-            return [place for place in places if place.id in wanted]
-
-        def measure(connection: sqlite3.Connection) -> int:
-            size = 0
-            for home in homes:
-                row = connection.execute(TURN_SIZE, (home, owner)).fetchone()
-                size += row[1] if row else 0
-                size += sum(place.size for place in places_in(connection, home))
-                _refuse_long(size, "input")
-            return size
-
-        def read(connection: sqlite3.Connection) -> Sequence[bytes]:
-            found: list[bytes] = []
-            for home in homes:
-                if row := connection.execute(TURN, (home, owner)).fetchone():
-                    found += (row[2], row[3])
-                else:
-                    kept = _items_at(connection, places_in(connection, home))
-                    found.append(b"[" + b",".join(one.item for one in kept) + b"]")
-            return found
-
-        room(await self._run(measure))
-        return await self._run(read)
-
-    async def mend(self, mended: Callable[[bytes], bytes]) -> None:
+    @transaction
+    def mend(self, mended: Callable[[bytes], bytes]) -> None:
         """Responses that were running when the process ended are marked as over: `mended` gives
         their documents.
         """
+        rows = self._db.execute("SELECT id, document FROM responses WHERE running").fetchall()
+        self._db.executemany(
+            "UPDATE responses SET running = 0, document = ? WHERE id = ?",
+            [(mended(document), name) for name, document in rows],
+        )
 
-        def work(connection: sqlite3.Connection) -> None:
-            rows = connection.execute("SELECT id, document FROM responses WHERE running").fetchall()
-            connection.executemany(
-                "UPDATE responses SET running = 0, document = ? WHERE id = ?",
-                [(mended(document), name) for name, document in rows],
-            )
-
-        await self._run(work)
-
-    async def begin(self, owner: str, kept: KeptConversation, items: Sequence[KeptItem]) -> None:
+    @transaction
+    def begin(self, owner: str, kept: KeptConversation, items: Sequence[KeptItem]) -> None:
         """Keep a new conversation. Raises TooLarge."""
+        size = ROW + len(kept.metadata)
+        self._refuse_large(owner, size + size_of_items(items))
+        row = (kept.id, owner, kept.created, kept.metadata, time.time(), size)
+        self._db.execute(BEGIN_CONVERSATION, row)
+        append_items(self._db, kept.id, items)
+        self._prune(kept.id)
 
-        def work(connection: sqlite3.Connection) -> None:
-            size = ROW + len(kept.metadata)
-            self._refuse_large(connection, owner, size + size_of_items(items))
-            row = (kept.id, owner, kept.created, kept.metadata, time.time(), size)
-            connection.execute(BEGIN_CONVERSATION, row)
-            append_items(connection, kept.id, items)
-            self._prune(connection, kept.id)
-
-        await self._run(work)
-
-    async def conversation(self, owner: str, id: str) -> KeptConversation | None:
+    @transaction
+    def conversation(self, owner: str, id: str) -> KeptConversation | None:
         """The conversation, if it is this owner's."""
-        return await self._run(lambda connection: conversation_of(connection, owner, id))
+        return conversation_of(self._db, owner, id)
 
-    async def describe(self, owner: str, id: str, metadata: bytes) -> KeptConversation | None:
+    @transaction
+    def describe(self, owner: str, id: str, metadata: bytes) -> KeptConversation | None:
         """Give a conversation other metadata; None if it isn't there."""
+        self._db.execute(DESCRIBE, (metadata, id, owner, time.time()))
+        self._prune(id)
+        return conversation_of(self._db, owner, id)
 
-        def work(connection: sqlite3.Connection) -> KeptConversation | None:
-            connection.execute(DESCRIBE, (metadata, id, owner, time.time()))
-            self._prune(connection, id)
-            return conversation_of(connection, owner, id)
-
-        return await self._run(work)
-
-    async def forget(self, owner: str, id: str) -> bool:
+    @transaction
+    def forget(self, owner: str, id: str) -> bool:
         """Remove a conversation with its items; whether it was there."""
         statement = "DELETE FROM conversations WHERE id = ? AND owner = ?"
-        return await self._run(lambda c: c.execute(statement, (id, owner)).rowcount > 0)
+        return self._db.execute(statement, (id, owner)).rowcount > 0
 
-    async def append(self, owner: str, id: str, items: Sequence[KeptItem]) -> bool:
+    @transaction
+    def append(self, owner: str, id: str, items: Sequence[KeptItem]) -> bool:
         """Put items at a conversation's end; whether it was there. Raises TooLarge."""
+        if (size := _size_of_talk(self._db, owner, id)) is None:
+            return False
+        self._refuse_large(owner, size + size_of_items(items))
+        self._db.execute("UPDATE conversations SET used = ? WHERE id = ?", (time.time(), id))
+        append_items(self._db, id, items)
+        self._prune(id)
+        return True
 
-        def work(connection: sqlite3.Connection) -> bool:
-            if (size := _size_of_talk(connection, owner, id)) is None:
-                return False
-            self._refuse_large(connection, owner, size + size_of_items(items))
-            connection.execute("UPDATE conversations SET used = ? WHERE id = ?", (time.time(), id))
-            append_items(connection, id, items)
-            self._prune(connection, id)
-            return True
-
-        return await self._run(work)
-
-    async def items(self, owner: str, id: str, room: Room) -> Sequence[KeptItem] | None:
+    @transaction
+    def items(self, owner: str, id: str, room: Room) -> Sequence[KeptItem] | None:
         """A conversation's items in their order; None if it isn't there. Raises TooLarge, and as
         `part`.
         """
+        if (size := _size_of_talk(self._db, owner, id)) is None:
+            return None
+        _refuse_long(size, "conversation")
+        return _read(self._db, _places(self._db, owner, id) or (), room)
 
-        def measure(connection: sqlite3.Connection) -> Sequence[_Place] | None:
-            if (size := _size_of_talk(connection, owner, id)) is None:
-                return None
-            _refuse_long(size, "conversation")
-            return _places(connection, owner, id)
-
-        places = await self._run(measure)
-        return None if places is None else await self._read(places, room)
-
-    async def page(
-        self, owner: str, id: str, *, after: str | None, limit: int, newest_first: bool, room: Room
+    @transaction
+    def page(
+        self,
+        owner: str,
+        id: str,
+        *,
+        after: str | None,
+        limit: int,
+        newest_first: bool,
+        room: Room,
     ) -> Sequence[KeptItem] | None:
         """At most `limit` of a conversation's items, those behind the item `after`; None if the
         conversation isn't there. Raises as `part`.
         """
+        if (places := _places(self._db, owner, id)) is None:
+            return None
+        places = places[:: -1 if newest_first else 1]
+        start = next((k + 1 for k, place in enumerate(places) if place.id == after), 0)
+        return _read(self._db, places[start : start + limit], room)
 
-        def measure(connection: sqlite3.Connection) -> Sequence[_Place] | None:
-            if (places := _places(connection, owner, id)) is None:
-                return None
-            places = places[:: -1 if newest_first else 1]
-            start = next((k + 1 for k, place in enumerate(places) if place.id == after), 0)
-            return places[start : start + limit]
-
-        places = await self._run(measure)
-        return None if places is None else await self._read(places, room)
-
-    async def item(self, owner: str, conversation: str, item: str, room: Room) -> KeptItem | None:
+    @transaction
+    def item(self, owner: str, conversation: str, item: str, room: Room) -> KeptItem | None:
         """An item of a conversation, if it is there. Raises as `part`."""
-
-        def measure(connection: sqlite3.Connection) -> Sequence[_Place]:
-            places = _places(connection, owner, conversation) or ()
-            return [place for place in places if place.id == item][:1]
-
-        found = await self._read(await self._run(measure), room)
+        places = _places(self._db, owner, conversation) or ()
+        found = _read(self._db, [place for place in places if place.id == item][:1], room)
         return found[0] if found else None
 
-    async def _read(self, places: Sequence[_Place], room: Room) -> Sequence[KeptItem]:
-        room(sum(place.size for place in places))
-        return await self._run(lambda connection: _items_at(connection, places))
-
-    async def drop(self, owner: str, conversation: str, item: str) -> bool:
+    @transaction
+    def drop(self, owner: str, conversation: str, item: str) -> bool:
         """Remove an item of a conversation; whether it was there."""
+        if conversation_of(self._db, owner, conversation) is None:
+            return False
+        statement = "DELETE FROM items WHERE conversation = ? AND id = ?"
+        return self._db.execute(statement, (conversation, item)).rowcount > 0
 
-        def work(connection: sqlite3.Connection) -> bool:
-            if conversation_of(connection, owner, conversation) is None:
-                return False
-            statement = "DELETE FROM items WHERE conversation = ? AND id = ?"
-            return connection.execute(statement, (conversation, item)).rowcount > 0
-
-        return await self._run(work)
-
-    def _refuse_large(self, connection: sqlite3.Connection, owner: str, size: int) -> None:
+    def _refuse_large(self, owner: str, size: int) -> None:
         """Raises TooLarge for one thing of so many bytes that it would not be kept."""
-        held = bytes_by_owner(connection)
+        held = bytes_by_owner(self._db)
         held.pop(owner, None)
         if size > share(self._config.max_bytes, held.values()):
             raise TooLarge(
@@ -459,7 +469,7 @@ class Store:
                 param="store",
             )
 
-    def _prune(self, connection: sqlite3.Connection, fresh: str) -> None:
+    def _prune(self, fresh: str) -> None:
         """Let go of what is too old, and while there is too much of the oldest of whoever has most;
         never of `fresh`.
         """
@@ -467,20 +477,20 @@ class Store:
         if now - self._tidied >= TIDY:
             self._tidied = now
             eldest = (now - self._config.max_age,)
-            connection.execute("DELETE FROM responses WHERE created < ? AND NOT running", eldest)
-            connection.execute("DELETE FROM conversations WHERE used < ?", eldest)
-        held = bytes_by_owner(connection)
+            self._db.execute("DELETE FROM responses WHERE created < ? AND NOT running", eldest)
+            self._db.execute("DELETE FROM conversations WHERE used < ?", eldest)
+        held = bytes_by_owner(self._db)
         excess = sum(held.values()) - self._config.max_bytes
         while excess > 0 and held:
             owner = max(held, key=held.__getitem__)
-            freed = _let_go(connection, owner, fresh, excess, held)
+            freed = _let_go(self._db, owner, fresh, excess, held)
             excess -= freed
             if not freed:
                 del held[owner]  # it has nothing else
 
 
 def _let_go(
-    connection: sqlite3.Connection, owner: str, fresh: str, excess: int, held: dict[str, int]
+    connection: Connection, owner: str, fresh: str, excess: int, held: dict[str, int]
 ) -> int:
     """The bytes of an owner's oldest that are gone: no more of them than must be, and as long as no
     other has more.
@@ -501,14 +511,14 @@ def _turn(row: Sequence[Any]) -> KeptTurn:
     return KeptTurn(previous=previous, running=bool(running), input=given, output=output)
 
 
-def _size_of_talk(connection: sqlite3.Connection, owner: str, id: str) -> int | None:
+def _size_of_talk(connection: Connection, owner: str, id: str) -> int | None:
     """Bytes of a conversation; None if it isn't there."""
     statement = "SELECT size FROM conversations WHERE id = ? AND owner = ?"
     row = connection.execute(statement, (id, owner)).fetchone()
     return int(row[0]) if row else None
 
 
-def _places(connection: sqlite3.Connection, owner: str, conversation: str) -> list[_Place] | None:
+def _places(connection: Connection, owner: str, conversation: str) -> list[_Place] | None:
     """Where a conversation's items are, in their order, without reading them; None if it isn't
     this owner's.
     """
@@ -520,11 +530,16 @@ def _places(connection: sqlite3.Connection, owner: str, conversation: str) -> li
     return [_Place(*row) for row in connection.execute(statement, (conversation,))]
 
 
-def _items_at(connection: sqlite3.Connection, places: Iterable[_Place]) -> list[KeptItem]:
-    """Those that are still there."""
+def _read(connection: Connection, places: Sequence[_Place], room: Room) -> list[KeptItem]:
+    """The items there, once `room` has been made for them, on the event loop. Raises as `room`."""
+    from_thread.run_sync(room, sum(place.size for place in places))
+    return _items_at(connection, places)
+
+
+def _items_at(connection: Connection, places: Sequence[_Place]) -> list[KeptItem]:
     statement = "SELECT id, item FROM items WHERE position = ?"
-    rows = (connection.execute(statement, (place.position,)).fetchone() for place in places)
-    return [KeptItem(*row) for row in rows if row is not None]
+    rows = (connection.execute(statement, (place.position,)) for place in places)
+    return [KeptItem(*row.fetchone()) for row in rows]
 
 
 def _refuse_long(size: int, field: str) -> None:
