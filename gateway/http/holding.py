@@ -112,12 +112,11 @@ def holding(holdings: Holdings, keys: Authenticator, max_body: int) -> Callable[
 
 def _announced(scope: Scope) -> int | None:
     """Bytes of the body; None: the client sends it as it comes."""
-    for name, value in scope["headers"]:
-        if name == b"content-length":
-            return int(value) if value.isdigit() else 0
-        if name == b"transfer-encoding":
-            return None
-    return 0
+    headers = Headers.from_scope(scope)
+    if "transfer-encoding" in headers:
+        return None
+    length = headers.get("content-length", "")
+    return int(length) if length.isdecimal() else 0
 
 
 def _counting(receive: Receive, mine: RequestHolding, max_body: int) -> Receive:

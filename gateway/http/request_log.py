@@ -13,6 +13,7 @@ import anyio
 import msgspec
 import structlog
 from litestar import Request
+from litestar.datastructures import Headers
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -62,13 +63,13 @@ class RequestLog(msgspec.Struct, frozen=True):
         if scope["type"] != ScopeType.HTTP:
             await self.app(scope, receive, send)
             return
-        asked, headers = scope["method"], scope["headers"]
+        asked = scope["method"]
         # As GET (RFC 9110, 9.3.2); uvicorn, whose scope stays, sends no body. The root has its own,
         # by which Ollama's clients see that a server is there.
         if asked == "HEAD" and scope["path"] != "/":
             scope = {**scope, "method": "GET"}
             receive, send = _head_alone(send)
-        given = _given_id(headers) or uuid.uuid4().hex
+        given = _given_id(Headers(scope["headers"])) or uuid.uuid4().hex
         record = RequestRecord(given, lambda: self._label(scope))
         scope["state"][RECORD] = record
         if self.inspector.enabled and scope["method"] == "POST":
@@ -102,9 +103,8 @@ class RequestLog(msgspec.Struct, frozen=True):
         """Of the key that it came with; None where it has none that is known."""
         if self.keys.is_open:
             return None
-        sent = {name.decode(): value.decode("latin-1") for name, value in scope["headers"]}
         try:
-            return self.keys.admit(sent).label
+            return self.keys.admit(Headers(scope["headers"])).label
         except InvalidKey:
             return None
 
@@ -126,11 +126,7 @@ def _head_alone(send: Send) -> tuple[Receive, Send]:
     return left, sent
 
 
-def _given_id(headers: Any) -> str:
+def _given_id(headers: Headers) -> str:
     """The client's own, where a header can hold it; "" without."""
-    for name, value in headers:
-        if name == ID_HEADER.encode():
-            given: str = value.decode("latin-1")
-            usable = 0 < len(given) <= LONGEST_ID and given.isascii() and given.isprintable()
-            return given if usable else ""
-    return ""
+    given = headers.get(ID_HEADER, "")
+    return given if len(given) <= LONGEST_ID and given.isascii() and given.isprintable() else ""
