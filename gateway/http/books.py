@@ -83,9 +83,12 @@ class Activity:
 
 
 class Books(msgspec.Struct, frozen=True):
-    """One per server. `notify` is called with each request's report."""
+    """One per server. `notify` is called with each request's report; `gaps` gives, by the model,
+    what is called with the seconds between two deltas.
+    """
 
     notify: Callable[[RequestReport], None]
+    gaps: Callable[[str], Callable[[float], object]]
     activity: Activity
     limiter: Limiter
     inspector: Inspector

@@ -7,8 +7,8 @@ returns.
 """
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
@@ -66,6 +66,12 @@ class Asking(msgspec.Struct, Generic[Wanted], frozen=True, kw_only=True):
     def traced(self, on_wait: OnWait) -> Call[Wanted]:
         """The call as part of the request's trace; `on_wait` is told of its wait."""
         return replace(self.call, on_wait=on_wait, caller=self.account.traced(self.call.caller))
+
+    def answered_by(self, done: "Done") -> Mapping[str, str]:
+        """Enter in the books who answers; the headers that say so."""
+        said, gap = about(done), self.account.books.gaps(done.model)
+        self.account.record.answered_by(done, remarks(said), gap)
+        return said
 
 
 Done: TypeAlias = Answer | Encoded
@@ -157,6 +163,17 @@ class Exchange(msgspec.Struct, Generic[Wanted], frozen=True):
         known = client_error(error, self.asking.account.record.id)
         return self.failed(self.asking.readable(known))
 
+    @asynccontextmanager
+    async def _answered(
+        self, on_wait: OnWait, was_cut_off: Callable[[], bool] = lambda: False
+    ) -> AsyncIterator[tuple[Answer, Mapping[str, str]]]:
+        """The answer and its headers; in the books, and kept at its end."""
+        with self.asking.account.kept(self.asking.call.request, was_cut_off):
+            async with self.open_answer(self.asking.traced(on_wait)) as answer:
+                yield answer, self.asking.answered_by(answer)
+            if self.keep is not None:
+                await self.keep()
+
     async def _streamed(self, scope: Scope, events: EventStream) -> bytes:
         """All but the last frames."""
         account, record = self.asking.account, self.asking.account.record
@@ -165,43 +182,35 @@ class Exchange(msgspec.Struct, Generic[Wanted], frozen=True):
             record.waits(news)
             events.wait(news)
 
-        with account.kept(self.asking.call.request, lambda: SEND_TIMED_OUT in scope["state"]):
-            async with self.open_answer(self.asking.traced(waits)) as answer:
-                said = about(answer)
-                record.answered_by(answer, remarks(said))
-                events.says = record.reads_so_far
-                reply = self.reply_to(answer)
-                headers = {**said, **account.books.left(record.access, self.rates)}
-                if events.began:  # who answers is said in the stream, since they were sent before
-                    await events.write(self.framing.introduction(headers))
-                await events.begin(headers)
-                if self.loading is None or not self.loading.began:
-                    await events.write(reply.opening())
-                async for deltas in answer.batches():
-                    record.delta()
-                    if frames := b"".join([reply.delta(delta) for delta in deltas]):
-                        await events.write(frames)
-                closing = reply.closing(answer.usage())
-            if self.keep is not None:
-                await self.keep()
-        return closing
+        def timed_out() -> bool:
+            return SEND_TIMED_OUT in scope["state"]
+
+        async with self._answered(waits, timed_out) as (answer, said):
+            events.says = record.reads_so_far
+            reply = self.reply_to(answer)
+            headers = {**said, **account.books.left(record.access, self.rates)}
+            if events.began:  # who answers is said in the stream, since they were sent before
+                await events.write(self.framing.introduction(headers))
+            await events.begin(headers)
+            if self.loading is None or not self.loading.began:
+                await events.write(reply.opening())
+            async for deltas in answer.batches():
+                record.delta()
+                if frames := b"".join([reply.delta(delta) for delta in deltas]):
+                    await events.write(frames)
+            return reply.closing(answer.usage())
 
     async def _whole(self) -> Plain:
         account, record = self.asking.account, self.asking.account.record
-        with account.kept(self.asking.call.request):
-            async with self.open_answer(self.asking.traced(record.waits)) as answer:
-                said = about(answer)
-                record.answered_by(answer, remarks(said))
-                reply = self.reply_to(answer)
-                async for deltas in answer.batches():
-                    record.delta()
-                    for delta in deltas:
-                        reply.add(delta)
-                body = reply.whole(answer.usage())
-                rates = account.books.left(record.access, self.rates)
-            if self.keep is not None:
-                await self.keep()
-            return Plain(body, headers={**self.headers, **said, **rates})
+        async with self._answered(record.waits) as (answer, said):
+            reply = self.reply_to(answer)
+            async for deltas in answer.batches():
+                record.delta()
+                for delta in deltas:
+                    reply.add(delta)
+            body = reply.whole(answer.usage())
+            rates = account.books.left(record.access, self.rates)
+        return Plain(body, headers={**self.headers, **said, **rates})
 
 
 def ignoring(unapplied: Sequence[Unapplied]) -> Mapping[str, str]:
@@ -234,8 +243,7 @@ class EncodingResponse(msgspec.Struct, Generic[Wanted], frozen=True):
         async with while_connected(receive):
             with account.kept(self.asking.call.request):
                 encoded = await self.encode(self.asking.traced(record.waits))
-                said = about(encoded)
-                record.answered_by(encoded, remarks(said))
+                said = self.asking.answered_by(encoded)
                 if is_long(encoded.vectors):
                     body = await self.asking.threads.run(lambda _wanted: self.body_of(encoded))
                 else:

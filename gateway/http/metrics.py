@@ -2,16 +2,15 @@
 for its dashboards, over all models and without labels. Counts what is reported; it measures nothing
 itself.
 
-Each server has its own registry of metrics, so two in one process don't share numbers. Gaps between
-tokens arrive counted by bucket already: a call for each token would cost more than its own way
-through the gateway. What llama-server counts of its decoding (`n_decode_total`,
-`n_busy_slots_per_decode`) is not known above the engines, and left out.
+Each server has its own registry of metrics, so two in one process don't share numbers. What
+llama-server counts of its decoding (`n_decode_total`, `n_busy_slots_per_decode`) is not known above
+the engines, and left out.
 """
 
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from prometheus_client import (
@@ -20,13 +19,10 @@ from prometheus_client import (
     Gauge,
     Histogram,
     ProcessCollector,
+    disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
@@ -34,7 +30,7 @@ from backends.places.kept.store import KeptCounts
 from backends.places.upstream.replicas import Replica
 from config.product import VERSION
 from gateway.answers.turns import TurnCounts
-from gateway.http.standing import GAPS, RequestReport
+from gateway.http.standing import RequestReport
 from gateway.registry import (
     ModelEvent,
     ModelLoaded,
@@ -110,6 +106,7 @@ _SHORT = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 6
 _ANSWERS = (*_SHORT, 300.0, 600.0, 1800.0, 3600.0)
 _LONG = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0)
 _LENGTHS = tuple(float(2**power) for power in range(4, 19))  # tokens, 16 to 262,144
+GAPS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0)
 
 
 class Counted(NamedTuple):
@@ -173,6 +170,7 @@ HISTOGRAMS: Mapping[str, tuple[Sequence[float], str]] = {
     "queue_seconds": (_SHORT, "Seconds in the model's queue."),
     "load_wait_seconds": (_LONG, "Seconds of waiting for the model's load."),
     "time_to_first_token_seconds": (_SHORT, "Request to first token."),
+    "inter_token_seconds": (GAPS, "Between two pieces of one answer."),
     "request_seconds": (_ANSWERS, "Request to end of answer."),
     "prompt_tokens": (_LENGTHS, "Length of a request's prompts."),
     "cached_tokens": (_LENGTHS, "What of them was found in the cache."),
@@ -186,7 +184,9 @@ class Metrics:
     """One per server. `on_model_event` is for `Registry(watch=…)`, `answered` for accounts."""
 
     def __init__(self) -> None:
-        self._metrics = _Families()
+        # Series that double the text, and are of no use here.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._metrics = CollectorRegistry()
         ProcessCollector(registry=self._metrics)
         Gauge(
             "roundhouse_build_info",
@@ -205,8 +205,6 @@ class Metrics:
             for name, (bounds, about) in HISTOGRAMS.items()
         }
         self.send_timed_out = self._counters["send_timeouts"].inc
-        self._gaps = _Gaps()
-        self._metrics.register(self._gaps)
         self._counters["refused_requests"].labels("key_wrong")
         self._llama = LlamaMetrics()
         self._statuses: Callable[[], Sequence[ModelStatus]] = tuple
@@ -252,12 +250,15 @@ class Metrics:
             self._histograms["queue_seconds"].labels(model).observe(standing.queued_seconds)
             self._histograms["load_wait_seconds"].labels(model).observe(standing.load_seconds)
         if usage is not None:
-            self._gaps.add(model, report.gaps, report.gaps_seconds)
             self._count(model, usage)
             if key is not None:
                 self._counters["key_tokens"].labels(key, "prompt").inc(usage.prompt_tokens)
                 self._counters["key_tokens"].labels(key, "completion").inc(usage.completion_tokens)
             self._llama.count(usage)
+
+    def gaps(self, model: str) -> Callable[[float], object]:
+        """Takes the seconds between two pieces of an answer of `model`, each as it comes."""
+        return self._histograms["inter_token_seconds"].labels(model).observe
 
     def _count(self, model: str, usage: Usage) -> None:
         kinds = {
@@ -318,43 +319,6 @@ class Metrics:
         return ours + self._llama.text(statuses) if llama_names else ours
 
 
-class _Families(CollectorRegistry):
-    """Without the `_created` series, which double the text and are of no use here. The library's
-    own switch for them is one for the whole process.
-    """
-
-    def collect(self) -> Iterable[Metric]:
-        for family in super().collect():
-            family.samples = [
-                sample for sample in family.samples if not sample.name.endswith("_created")
-            ]
-            yield family
-
-
-class _Gaps(Collector):
-    """The histogram of gaps between tokens, fed with counts."""
-
-    def __init__(self) -> None:
-        self._counts: dict[str, list[int]] = {}
-        self._seconds: dict[str, float] = {}
-
-    def add(self, model: str, counts: Sequence[int], seconds: float) -> None:
-        known = self._counts.setdefault(model, [0] * (len(GAPS) + 1))
-        self._counts[model] = [a + b for a, b in zip(known, counts, strict=True)]
-        self._seconds[model] = self._seconds.get(model, 0.0) + seconds
-
-    def collect(self) -> Iterable[Metric]:
-        description = "Between two pieces of one answer."
-        family = HistogramMetricFamily(
-            "roundhouse_inter_token_seconds", description, labels=["model"]
-        )
-        bounds = [*map(str, GAPS), "+Inf"]
-        for model, counts in self._counts.items():
-            sums = accumulate(counts)
-            family.add_metric([model], list(zip(bounds, sums, strict=True)), self._seconds[model])
-        yield family
-
-
 class _AtScrape(Collector):
     """What is read when it is asked for."""
 
@@ -395,7 +359,7 @@ def _upstreams(replicas: Mapping[str, Sequence[Replica]]) -> Iterator[Metric]:
         for name, servers in replicas.items()
         for place, one in enumerate(servers, 1)
     }
-    labels = ("upstream", "server")
+    labels = "upstream server"
     up = {at: one.state == "up" and not (one.silent or one.draining) for at, one in servers.items()}
     faults = {
         (*at, kind): count for at, one in servers.items() for kind, count in one.failures.items()
@@ -408,7 +372,7 @@ def _upstreams(replicas: Mapping[str, Sequence[Replica]]) -> Iterator[Metric]:
     failed = {at: one.failed for at, one in servers.items()}
     yield _counts("upstream_failures", "Those of them that failed there.", labels, failed)
     text = "The same by kind: refused, no_address, certificate, timeout, cut, or a status."
-    yield _counts("upstream_faults", text, (*labels, "kind"), faults)
+    yield _counts("upstream_faults", text, f"{labels} kind", faults)
 
 
 def _kept(counts: KeptCounts) -> Iterator[Metric]:
@@ -436,14 +400,14 @@ def _turns(counts: TurnCounts) -> Iterator[Metric]:
     yield _counts(
         "turn_tokens",
         "Prompt tokens of conversations' turns behind the first, and of them the cached ones.",
-        ("model", "kind"),
+        "model kind",
         tokens,
     )
     yield _counts(
         "prompt_partings",
         "Turns whose prompt doesn't go on from the one before, by what changed: tools, system, "
         "message, template.",
-        ("model", "what"),
+        "model what",
         counts.partings,
     )
 
@@ -451,24 +415,17 @@ def _turns(counts: TurnCounts) -> Iterator[Metric]:
 Values: TypeAlias = Mapping[Any, float]  # by the label, or several
 
 
-def _by(name: str, about: str, labels: str | Sequence[str], values: Values) -> Metric:
-    return _filled(GaugeMetricFamily, name, about, labels, values)
-
-
-def _counts(name: str, about: str, labels: str | Sequence[str], values: Values) -> Metric:
-    return _filled(CounterMetricFamily, name, about, labels, values)
-
-
-def _filled(
+def _family(
     kind: type[GaugeMetricFamily | CounterMetricFamily],
     name: str,
     about: str,
-    labels: str | Sequence[str],
+    labels: str,
     values: Values,
 ) -> Metric:
-    family = kind(
-        f"roundhouse_{name}", about, labels=[labels] if isinstance(labels, str) else labels
-    )
+    family = kind(f"roundhouse_{name}", about, labels=labels.split())
     for at, value in values.items():
         family.add_metric([at] if isinstance(at, str) else at, value)
     return family
+
+
+_by, _counts = partial(_family, GaugeMetricFamily), partial(_family, CounterMetricFamily)

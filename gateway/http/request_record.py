@@ -1,11 +1,9 @@
 """The record of one request while it is handled, and what others read of it: its standing now, its
 report once it is over, its line in the log.
 
-The hot path is `RequestRecord.delta`: less than a microsecond, no locks. Keys never get here, and a
-prompt's end only where the configuration shows it.
+Keys never get here, and a prompt's end only where the configuration shows it.
 """
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import perf_counter, time
@@ -20,7 +18,7 @@ from config.values import alike
 from gateway.answers.answer import Answer
 from gateway.answers.encoding import Encoded
 from gateway.answers.recording import Recording
-from gateway.http.standing import GAPS, Api, RequestReport, RequestStanding, Standing
+from gateway.http.standing import Api, RequestReport, RequestStanding, Standing
 from gateway.keys.access import ADMIN, Access
 from gateway.registry import Waiting
 from gateway.terms.errors import Cancelled, GatewayError
@@ -93,8 +91,6 @@ class RequestRecord:
         self._answer: Answer | Encoded | None = None
         self._stages: list[tuple[Stage, float]] = []  # and when each began
         self._first: float | None = None
-        self._gaps = [0] * (len(GAPS) + 1)
-        self._gaps_seconds = 0.0
         self._scope: anyio.CancelScope | None = None
         self._news: Waiting | None = None
         self._read: PromptProgress | None = None  # of the prompt, while that takes long
@@ -173,11 +169,13 @@ class RequestRecord:
         self._news, self.moved = news, True
         log.debug("request waits", request=self.id, stage=news.stage, position=news.position)
 
-    def answered_by(self, answer: Answer | Encoded, remarks: Mapping[str, str] = NOTHING) -> None:
+    def answered_by(
+        self, answer: Answer | Encoded, remarks: Mapping[str, str], gap: Callable[[float], object]
+    ) -> None:
         """Now it is known which model answers. `remarks`: for the log, since few clients show
-        headers.
+        headers; `gap` is called with the seconds between two deltas.
         """
-        self._answer, self._remarks = answer, remarks
+        self._answer, self._remarks, self._gap = answer, remarks, gap
         self._model, self.moved = answer.model, True
         if isinstance(answer, Answer):
             answer.tell_reading(self.reads)
@@ -212,9 +210,7 @@ class RequestRecord:
             self._first, self.moved = now - self.began, True
             log.debug("first text", request=self.id, seconds=round(self._first, 3))
         else:
-            gap = now - self._last
-            self._gaps[bisect_left(GAPS, gap)] += 1
-            self._gaps_seconds += gap
+            self._gap(now - self._last)
         self._last = now
 
     def end(self, outcome: str, *, is_fault: bool) -> RequestReport:
@@ -225,8 +221,6 @@ class RequestRecord:
         self.report = report = RequestReport(
             standing=self._standing(usage or NO_USAGE, outcome),
             access=self.access,
-            gaps=tuple(self._gaps),
-            gaps_seconds=self._gaps_seconds,
             usage=usage,
             is_fault=is_fault,
         )

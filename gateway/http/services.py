@@ -91,7 +91,7 @@ LONGEST_CONVERSATION = 256  # characters
 LONG_BODY = 64 << 10  # bytes; read in about a millisecond
 
 
-class Services(msgspec.Struct, frozen=True):
+class Services(msgspec.Struct, frozen=True, kw_only=True):
     """The packages below, as the routes use them."""
 
     reloader: Reloader
@@ -116,15 +116,15 @@ class Services(msgspec.Struct, frozen=True):
     books: Books
     background: DetachedAnswers[BackgroundAnswer]
     streams: DetachedAnswers[DetachedAnswer]
-    polled: PolledAnswers
+    polled: PolledAnswers = msgspec.field(default_factory=PolledAnswers)
     feed: Feed
     sampler: GaugeSampler
-    history: GaugeHistory
+    history: GaugeHistory = msgspec.field(default_factory=GaugeHistory)
     catalog: Catalog
     lines: LogLines
     sockets: Sockets
-    made_models: Presets
-    downloads: Downloads
+    made_models: Presets = msgspec.field(default_factory=Presets)
+    downloads: Downloads = msgspec.field(default_factory=Downloads)
     uploads: Uploads
 
     @property

@@ -10,9 +10,6 @@ from gateway.terms.events import Usage
 Api: TypeAlias = str  # "chat", "text", …
 Standing: TypeAlias = Literal["queued", "loading", "prompt", "answering", "done"]
 
-# Upper bounds of the gaps between two deltas, in seconds; the last bucket is what is longer.
-GAPS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0)
-
 
 class RequestStanding(msgspec.Struct, frozen=True, kw_only=True):
     """A running or finished request. Times are in seconds, `began_at` is Unix time."""
@@ -47,7 +44,5 @@ class RequestReport(msgspec.Struct, frozen=True, kw_only=True):
 
     standing: RequestStanding  # its last
     access: Access = ADMIN  # of the key that sent it
-    gaps: tuple[int, ...] = ()  # deltas after the first, by `GAPS`
-    gaps_seconds: float = 0.0  # all of them together
     usage: Usage | None = None  # None: it never came to an answer
     is_fault: bool = False  # of this server, or of another one behind it; not of the client

@@ -25,7 +25,6 @@ from gateway.answers.remote import RemotePipeline
 from gateway.answers.tokenizers import Tokenizers
 from gateway.answers.tokens import Tokens
 from gateway.dialects.dialect import Dialect
-from gateway.dialects.ollama import Presets
 from gateway.dialects.responses.stored import interrupted
 from gateway.http.auth import (
     Authenticator,
@@ -37,11 +36,11 @@ from gateway.http.auth import (
     server_names,
 )
 from gateway.http.books import Activity, Books
-from gateway.http.detached import BACKGROUND, STREAMS, DetachedAnswers, PolledAnswers
+from gateway.http.detached import BACKGROUND, STREAMS, DetachedAnswers
 from gateway.http.errors import handlers
 from gateway.http.exchange import HEADERS, counting_hops
 from gateway.http.feed import Feed, Reloaded
-from gateway.http.gauges import GaugeHistory, GaugeSampler
+from gateway.http.gauges import GaugeSampler
 from gateway.http.holding import Holdings, WholeBody, holding
 from gateway.http.inspector import Inspector
 from gateway.http.metrics import Metrics
@@ -69,7 +68,6 @@ from gateway.http.sockets import Sockets
 from gateway.http.standing import RequestReport
 from gateway.http.tracing import Tracing, tracing_of
 from gateway.http.upgrades import Upgrades, refusing
-from gateway.hub.downloads import Downloads
 from gateway.hub.hub import Hub, Uploads
 from gateway.keys.limits import Limiter
 from gateway.keys.store import Store, check_store
@@ -280,18 +278,14 @@ def _services(
         threads=threads,
         store=store,
         usage=usage,
-        books=Books(reported, activity, Limiter(), inspector, tracing),
+        books=Books(reported, metrics.gaps, activity, Limiter(), inspector, tracing),
         background=DetachedAnswers(BACKGROUND),
         streams=DetachedAnswers(STREAMS, lambda: reloader.config.llamaserver.stream_seconds),
-        polled=PolledAnswers(),
         feed=feed,
         sampler=GaugeSampler(registry, activity),
-        history=GaugeHistory(),
         catalog=catalog,
         lines=lines,
         sockets=Sockets(lambda: reloader.config.server.max_sockets),
-        made_models=Presets(),
-        downloads=Downloads(),
         uploads=Uploads(hub_room, catalog),
     )
 

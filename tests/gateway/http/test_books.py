@@ -5,6 +5,7 @@ import pytest
 from config.settings import InspectorConfig
 from gateway.http.books import Account, Activity, Books
 from gateway.http.inspector import Inspector
+from gateway.http.metrics import Metrics
 from gateway.http.request_record import RequestRecord
 from gateway.http.standing import RequestReport
 from gateway.keys.access import ADMIN
@@ -17,7 +18,8 @@ async def test_an_account_is_reported_once_whatever_happens() -> None:
     reports: list[RequestReport] = []
 
     def answer(error: BaseException | None) -> None:
-        books = Books(reports.append, Activity(), Limiter(), Inspector(InspectorConfig()))
+        inspector = Inspector(InspectorConfig())
+        books = Books(reports.append, Metrics().gaps, Activity(), Limiter(), inspector)
         record = RequestRecord("r")
         record.asks("chat", "a", "a", ADMIN)
         with Account(books, record).kept(0):

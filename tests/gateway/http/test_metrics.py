@@ -18,7 +18,7 @@ from config.upstreams import UpstreamConfig
 from gateway.http.auth import LINES, WINDOW, Refusals
 from gateway.http.metrics import Metrics
 from gateway.http.request_record import RequestRecord
-from gateway.http.standing import GAPS, RequestReport
+from gateway.http.standing import RequestReport
 from gateway.keys.access import ADMIN
 from gateway.registry import ModelLoaded, ModelLoadFailed, ModelUnloaded
 from gateway.terms.events import Usage
@@ -146,13 +146,13 @@ async def test_two_servers_dont_share_numbers() -> None:
 
 def test_gaps_of_several_answers_add_up() -> None:
     metrics = Metrics()
-    gaps = tuple(range(len(GAPS) + 1))
-    usage = Usage(prompt_tokens=1, completion_tokens=1)
     for _ in range(2):
-        metrics.answered(answered(1.0, usage, gaps=gaps, gaps_seconds=3.0))
+        gap = metrics.gaps("a")
+        for seconds in (0.002, 0.998, 2.0):
+            gap(seconds)
     numbers = samples(metrics.text().decode())
-    assert numbers["roundhouse_inter_token_seconds_sum{model=a}"] == 6.0
-    assert numbers["roundhouse_inter_token_seconds_count{model=a}"] == 2 * sum(gaps)
+    assert numbers["roundhouse_inter_token_seconds_sum{model=a}"] == pytest.approx(6.0)
+    assert numbers["roundhouse_inter_token_seconds_count{model=a}"] == 2 * 3
     assert numbers["roundhouse_inter_token_seconds_bucket{le=0.0025,model=a}"] == 2 * (0 + 1)
 
 
@@ -218,8 +218,7 @@ async def test_who_leaves_the_line_is_logged_with_the_time_spent_there(
 def test_each_token_is_of_one_kind_and_lengths_are_reported() -> None:
     metrics = Metrics()
     usage = Usage(prompt_tokens=100, cached_tokens=60, completion_tokens=40, reasoning_tokens=30)
-    gaps = (0,) * (len(GAPS) + 1)
-    metrics.answered(answered(1000.0, usage, gaps=gaps))
+    metrics.answered(answered(1000.0, usage))
     numbers = samples(metrics.text().decode())
     kinds = {"prompt": 40, "cached": 60, "completion": 10, "reasoning": 30}
     assert by_name(numbers, "tokens_total") == {
