@@ -10,14 +10,10 @@ import errno
 import logging
 import os
 import re
-import socket
-import sys
-from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from ipaddress import ip_address
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import anyio
@@ -36,8 +32,7 @@ from mcp.shared.message import SessionMessage
 from mcp.shared.transport_context import TransportContext
 from mcp_types import jsonrpc_message_adapter
 
-from backends.machine import guardian
-from backends.machine.output import Output
+from backends.machine.command import Command, Process
 from config.mcp import McpConfig, words
 from config.product import VERSION
 from gateway.answers.pictures import (
@@ -56,7 +51,6 @@ SendingStream: TypeAlias = MemoryObjectSendStream[Message]
 
 INHERITED = ("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
 STOPPING = 2.0  # seconds that a command has to end after its input has
-BEYOND = 10.0  # seconds that the guardian may take longer
 CLOSED = "it closed the connection"
 CANCELLED = "notifications/cancelled"
 MOST_UNASKED = 1_000  # messages that answer nothing, between two that do
@@ -107,98 +101,50 @@ async def commanded(server: McpConfig) -> AsyncIterator[Streams]:
     """A command, and messages as lines over its input and output; it is gone, with all that it
     started, when the context has ended. Raises CommandEnded.
     """
-    async with _process(server) as (child, writer, control):
-        assert child.stdout is not None
-        assert child.stderr is not None
-        printed = Output(server.name, logged=False)
-        received, incoming = anyio.create_memory_object_stream[Message](0)
-        outgoing, to_send = anyio.create_memory_object_stream[SessionMessage](0)
+    process = await _started(server)
+    received, incoming = anyio.create_memory_object_stream[Message](0)
+    outgoing, to_send = anyio.create_memory_object_stream[SessionMessage](0)
+    try:
         with received, incoming, outgoing, to_send:
             async with companions() as tasks:
-                tasks.start_soon(printed.read, child.stderr)
-                tasks.start_soon(_read_lines, server, child.stdout, received, printed, control)
-                tasks.start_soon(_write_lines, writer, to_send, received)
+                tasks.start_soon(_read_lines, process, server.max_message, received)
+                tasks.start_soon(_write_lines, process, to_send, received)
                 yield incoming, outgoing
-
-
-@asynccontextmanager
-async def _process(
-    server: McpConfig,
-) -> AsyncIterator[tuple[asyncio.subprocess.Process, asyncio.StreamWriter, socket.socket]]:
-    """The guardian of the command, the command's input, and where its guardian speaks."""
-    control, theirs = socket.socketpair()
-    ours, input_ = socket.socketpair()
-    with theirs, input_:
-        try:
-            child = await _guarded(server, theirs, input_)
-        except BaseException:
-            control.close()
-            ours.close()
-            raise
-    try:
-        _, writer = await asyncio.open_connection(sock=ours)
-        with closing(writer):
-            yield child, writer, control
     finally:
         with anyio.CancelScope(shield=True):
-            await _ended(child, control)
+            await process.stop()
 
 
-async def _guarded(
-    server: McpConfig, control: socket.socket, input_: socket.socket
-) -> asyncio.subprocess.Process:
+async def _started(server: McpConfig) -> Process:
     given = {name: os.environ[name] for name in INHERITED if name in os.environ}
+    command = Command(
+        name=server.name,
+        words=words(server),
+        environment={**given, **server.env},
+        folder=server.folder,
+        stop_timeout=STOPPING,
+        logged=False,
+        talks=True,
+        longest_line=server.max_message,
+    )
     try:
-        return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", str(Path(guardian.__file__))),
-            *(str(STOPPING), str(input_.fileno()), *words(server)),
-            stdin=control.fileno(),
-            stdout=PIPE,
-            stderr=PIPE,
-            limit=server.max_message,
-            pass_fds=(input_.fileno(),),
-            env={**given, **server.env},
-            cwd=server.folder,
-            start_new_session=True,
-        )
+        return await Process.start(command)
     except OSError as error:
         raise CommandEnded(f"its command can't be started: {error.strerror}") from error
 
 
-async def _ended(child: asyncio.subprocess.Process, control: socket.socket) -> None:
-    """Its guardian sees its end of `control` closed, and ends all that is left."""
-    with suppress(OSError):
-        control.shutdown(socket.SHUT_WR)
-    with anyio.move_on_after(STOPPING + BEYOND):
-        for stream in filter(None, (child.stdout, child.stderr)):
-            while await stream.read(1 << 16):  # asyncio waits for the ends of pipes, too
-                pass
-        await child.wait()
-    if child.returncode is None:
-        with suppress(ProcessLookupError):
-            child.kill()
-        await child.wait()
-    control.close()
-
-
-async def _read_lines(
-    server: McpConfig,
-    stream: asyncio.StreamReader,
-    received: SendingStream,
-    printed: Output,
-    control: socket.socket,
-) -> None:
+async def _read_lines(process: Process, most: int, received: SendingStream) -> None:
     """Messages until the command's output ends. What is no message is passed over: programs print
     what they shouldn't.
     """
-    most = server.max_message
     with received, suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
         while True:
-            line, size = await _line(stream, most)
+            line, size = await _line(process.said, most)
             if not line:
-                await anyio.lowlevel.checkpoint()  # its last words may have come with its end
-                log.warning("mcp command ended", server=server.name, output=printed.last_words())
-                await received.send(CommandEnded(_why_ended(server, control)))
+                await process.ended.wait()
+                name, output = process.command.name, process.last_words()
+                log.warning("mcp command ended", server=name, output=output)
+                await received.send(CommandEnded(_why_ended(process)))
                 return
             if size > most:
                 found = _ANSWERED.search(line) if line.endswith(b"\n") else None
@@ -211,16 +157,11 @@ async def _read_lines(
                 await received.send(SessionMessage(message))
 
 
-def _why_ended(server: McpConfig, control: socket.socket) -> str:
-    """The guardian knows where it never began."""
-    control.settimeout(0)
-    with suppress(OSError):
-        for line in control.recv(1 << 12).decode().splitlines():
-            word, _, why = line.partition(" ")
-            if word == "refused" and why == os.strerror(errno.ENOENT):
-                return f"its command was not found: {words(server)[0]}"
-            if word == "refused":
-                return f"its command can't be started: {why}"
+def _why_ended(process: Process) -> str:
+    if process.refusal == os.strerror(errno.ENOENT):
+        return f"its command was not found: {process.command.words[0]}"
+    if process.refusal:
+        return f"its command can't be started: {process.refusal}"
     return "its command has ended"
 
 
@@ -254,15 +195,16 @@ def _failure(id: int | str, message: str, status: int = 0, *, forgotten: bool = 
 
 
 async def _write_lines(
-    writer: asyncio.StreamWriter,
+    process: Process,
     to_send: MemoryObjectReceiveStream[SessionMessage],
     received: SendingStream,
 ) -> None:
+    assert process.talk is not None, "it talks"
     try:
         async for message in to_send:
             text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
-            writer.write(text.encode() + b"\n")
-            await writer.drain()
+            process.talk.write(text.encode() + b"\n")
+            await process.talk.drain()
     except OSError:
         received.close()
 

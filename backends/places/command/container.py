@@ -29,8 +29,8 @@ from backends.contract.remote import (
     RemoteRequest,
     RemoteTarget,
 )
+from backends.machine.command import Command, Process
 from backends.machine.processes import is_foreign, tree_memory
-from backends.places.command.process import Command, Process
 from backends.places.upstream.upstream import Upstream, UpstreamModel, client_of
 from backends.places.upstream.wire import Question
 from config.commands import COMMAND, filled, words
@@ -65,8 +65,7 @@ async def load(files: ModelFiles, options: EngineOptions, report: Report) -> "Co
     assert files.remote is not None, "its own server answers"
     report(Progress("start", 0, 0))
     name, port, key = files.remote.upstream, options.port or free_port(), secrets.token_hex(16)
-    with anyio.CancelScope(shield=True):  # one that is half started could not be stopped
-        process = await Process.start(_command(name, files, options, port, key))
+    process = await _started(_command(name, files, options, port, key))
     upstream: Upstream | None = None
     try:
         upstream = Upstream(config := _upstream(name, options, port, key), client_of(config))
@@ -81,6 +80,14 @@ async def load(files: ModelFiles, options: EngineOptions, report: Report) -> "Co
     except BaseException:
         await _given_up(process, upstream)
         raise
+
+
+async def _started(command: Command) -> Process:
+    try:
+        return await Process.start(command)
+    except OSError as error:
+        where = f" in {command.folder}" if command.folder else ""
+        raise LoadFailed(f"its command can't be started{where}: {error.strerror}") from error
 
 
 async def _given_up(process: Process, upstream: Upstream | None) -> None:
