@@ -151,12 +151,15 @@ def names_in(root: Any) -> set[str]:
 
 
 def _depth(root: Any) -> int:
-    return 1 + levels_below(root, inside) if isinstance(root, dict) else 0
+    return len(level_sizes(root, inside)) if isinstance(root, dict) else 0
 
 
-def levels_below(root: Any, parts: Callable[[Any], Iterable[Any]]) -> int:
-    """How many levels are nested in `root`, which has such `parts`; counted level by level."""
-    level, depth = [root], -1
+def level_sizes(root: Any, parts: Callable[[Any], Iterable[Any]]) -> list[int]:
+    """How many nodes are on each level of `root`, which has such `parts`, and is one. Counted level
+    by level, without recursion: its depth is what is being measured.
+    """
+    level, sizes = [root], list[int]()
     while level:
-        level, depth = [part for node in level for part in parts(node)], depth + 1
-    return depth
+        sizes.append(len(level))
+        level = [part for node in level for part in parts(node)]
+    return sizes

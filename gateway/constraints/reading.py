@@ -8,14 +8,14 @@ an anchor, and leads to a part of the same document.
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from typing import Any, NoReturn, TypeAlias
 from urllib.parse import unquote, urldefrag, urljoin
 
 import msgspec
 
-from gateway.constraints.effort import values_in
+from gateway.constraints.effort import level_sizes, values_in
 from gateway.constraints.grammars import (
     SCHEMA_BYTES,
     SCHEMA_DATA,
@@ -51,7 +51,6 @@ class Part(msgspec.Struct, frozen=True):
     base: str
     parent: int | None = None
     key: str | int = ""
-    depth: int = 0
     data: bool = False
 
 
@@ -66,7 +65,10 @@ class References:
         self.identifier = "id" if draft == 4 else "$id"
         self.parts: dict[int, Part] = {}
         self.named: dict[str, Any] = {ROOT: document}
-        self._index(field)
+        sizes = level_sizes(document, values_in)
+        SCHEMA_DEPTH.check(len(sizes) - 1, field)
+        SCHEMA_NODES.check(sum(sizes), field)
+        self._index(document, Part(ROOT))
 
     def target(self, reference: str, node: Node) -> Any:
         """What `reference`, which stands in `node`, leads to; None where that isn't here."""
@@ -89,19 +91,13 @@ class References:
             part = self.parts[part.parent]
         return path(reversed(keys))
 
-    def _index(self, field: str) -> None:
-        """Without recursion: its depth is what is being measured."""
-        stack = [(self.document, Part(ROOT))]
-        nodes = 0
-        while stack:
-            node, part = stack.pop()
-            nodes += 1
-            SCHEMA_DEPTH.check(part.depth, field)
-            if isinstance(node, dict | list):
-                base = part.base if part.data else self._named(node, part.base)
-                self.parts[id(node)] = msgspec.structs.replace(part, base=base)
-                stack += _inside(node, self.parts[id(node)])
-            SCHEMA_NODES.check(nodes + len(stack), field)
+    def _index(self, node: Any, part: Part) -> None:
+        """`part`: where `node` stands; its base may be that of what is around it."""
+        if isinstance(node, dict | list):
+            base = part.base if part.data else self._named(node, part.base)
+            self.parts[id(node)] = msgspec.structs.replace(part, base=base)
+            for key, value in node.items() if isinstance(node, dict) else enumerate(node):
+                self._index(value, Part(base, id(node), key, part.data or key in DATA))
 
     def _named(self, node: Any, base: str) -> str:
         """Notes by which names `node` can be referred to, and returns its base."""
@@ -121,13 +117,6 @@ class References:
 def path(keys: Iterable[str | int]) -> str:
     """`$.properties.size[0]`"""
     return "$" + "".join(map(_step, keys))
-
-
-def _inside(node: Any, part: Part) -> Iterator[tuple[Any, Part]]:
-    pairs = node.items() if isinstance(node, dict) else enumerate(node)
-    for key, value in pairs:
-        data = part.data or key in DATA
-        yield value, Part(part.base, id(node), key, part.depth + 1, data)
 
 
 def _joined(base: str, reference: str) -> str:

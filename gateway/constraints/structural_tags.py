@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, TypeVar, Union
 import msgspec
 
 from backends.contract.conversation import JsonSchema, StructuralTags
-from gateway.constraints.effort import levels_below, values_in
+from gateway.constraints.effort import level_sizes, values_in
 from gateway.constraints.grammars import (
     REPEATS,
     SCHEMA_BYTES,
@@ -169,7 +169,7 @@ def read_format(shape: StructuralTags) -> Format:
     SCHEMA_BYTES.check(len(shape.request), shape.field)
     try:
         plain: Any = msgspec.json.decode(shape.request)
-        SCHEMA_DEPTH.check(levels_below(plain, values_in), shape.field)
+        SCHEMA_DEPTH.check(len(level_sizes(plain, values_in)) - 1, shape.field)
         if isinstance(plain, dict) and "structures" in plain:
             older = msgspec.json.decode(shape.request, type=_Older)
             tags = (Tag(each.begin, JsonFormat(each.schema), each.end) for each in older.structures)

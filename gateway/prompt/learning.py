@@ -553,6 +553,7 @@ def _key_values(gaps: _Gaps) -> Iterator[Syntax]:
 
 _ATTRIBUTES = r"""["']?((?:\s+[\w-]+=["'][^"']*["'])*)\s*(.*)"""
 _HEAD = re.compile(r"""(.+?)\s+([\w-]+)=["']""", re.DOTALL)
+_FRAMES = ((False, False), (True, False), (False, True))  # whether newlines or CDATA are markup
 _TYPINGS: tuple[Typing, ...] = ("string", "type", "schema")  # the last reads what others write
 
 
@@ -570,8 +571,7 @@ def _elements(gaps: _Gaps) -> Iterator[Syntax]:
     *section, call_opens = _PIECE.findall(around.opens)
     call_closes, *ends = _PIECE.findall(around.closes)
     (call, call_name), (parameter, key_name) = _head(call_opens), _head(opens)
-    framed = behind[2] != end
-    for typing, (trims, cdata) in product(_TYPINGS, ((framed, False), (False, True))):
+    for typing, (trims, cdata) in product(_TYPINGS, _FRAMES):
         yield ElementCalls(
             openers=_some(around.section, "".join(section)) or (call,),
             closers=_some(around.end, "".join(ends)),
