@@ -535,12 +535,9 @@ class Capabilities:
         return found
 
     def _key(self, status: ModelStatus, entry: ModelEntry) -> ModelKey:
-        source = self._source(status, entry)
-        return entry.name, source, entry.format, entry.files.remote, status.info is not None
-
-    def _source(self, status: ModelStatus, entry: ModelEntry) -> str | None:
         own = status.info.chat_template if status.info else entry.files.chat_template
-        return self._templates.source(entry) or own
+        source = self._templates.source(entry) or own
+        return entry.name, source, entry.format, entry.files.remote, status.info is not None
 
     def _analyse(self, key: ModelKey, known: Callable[[], Known]) -> None:
         """In a worker thread, one at a time: a second caller finds it cached."""

@@ -102,8 +102,65 @@ _ATTRIBUTE = re.compile(r"""(?<![\w-])([\w-]++)\s*+=\s*+(?:"([^"]*+)"|'([^']*+)'
 
 
 def read_call(reader: Reader, calls: Calls, syntax: ElementCalls) -> Parsing[None]:
-    """Reads one call."""
-    return _Call(reader, calls, syntax).parse()
+    """Reads one call, after the text that opens it."""
+    name, _, _ = yield from _head(reader, calls, syntax)
+    writer: ArgumentsWriter | None = None
+    while True:
+        yield from reader.space()
+        if opener := (yield from reader.accept(syntax.parameter_opens)):
+            key, said, text = yield from _head(reader, calls, syntax)
+            if writer is None:
+                writer = calls.open(name)
+                writer.open("{")
+                reader.keep(opener + text)
+            writer.key(json_text.escaped(key))
+            convert = _conversion(syntax, calls.declared(name).property(key), said)
+            yield from copy_element(reader, writer, frame_of(syntax), convert)
+        elif (yield from _ends(reader, syntax, whole=writer is not None or calls.knows(name))):
+            break
+        else:
+            raise reader.fault("neither a parameter nor the end of the call")
+    if writer is None:
+        calls.open(name)
+    calls.close()
+    yield from reader.space()
+    yield from reader.accept_close(syntax.after_call)
+
+
+def _head(
+    reader: Reader, calls: Calls, syntax: ElementCalls
+) -> Parsing[tuple[str, Mapping[str, str], str]]:
+    """The rest of an opening tag: the element's name, all that the tag says, its text."""
+    text = yield from reader.run(_HEAD)
+    end = yield from reader.expect(*syntax.head_ends)
+    said = attributes(calls, text, syntax.name_attributes)
+    named = [said[each] for each in syntax.name_attributes if each in said]
+    if said and not named:
+        raise Malformed("an element without a name")
+    name = named[0] if named else text.strip().strip("\"'")
+    return name.strip(), said, text + end
+
+
+def _ends(reader: Reader, syntax: ElementCalls, *, whole: bool) -> Parsing[bool]:
+    """The call ends here; or its own end is missing, but everything in it is `whole`."""
+    if not whole:
+        return bool((yield from reader.accept(syntax.call_closes)))
+    if (yield from reader.accept_close(syntax.call_closes)):
+        return True
+    outer = (*syntax.closers, *syntax.call_opens, *syntax.after_call)
+    return bool((yield from reader.looking_at(outer)))
+
+
+def _conversion(
+    syntax: ElementCalls, declared: Declared, said: Mapping[str, str]
+) -> Callable[[str], str] | None:
+    match syntax.typing:
+        case "schema":
+            return converter(declared)
+        case "string":
+            return None if said.get("string") == "true" else coercion.guess
+        case _:
+            return converter(Declared({"type": said.get("type", "string")}))
 
 
 def attributes(calls: Calls, head: str, names: tuple[str, ...]) -> dict[str, str]:
@@ -126,84 +183,6 @@ def frame_of(syntax: ElementCalls) -> Frame:
     followers = (*syntax.parameter_opens, *syntax.call_closes, *syntax.closers, *syntax.call_opens)
     around = _CDATA if syntax.cdata else ("", "")
     return Frame(syntax.parameter_closes, followers, *around, newlines=syntax.trims_newline)
-
-
-class _Call(msgspec.Struct, eq=False):
-    """One call, read after the text that opens it."""
-
-    _reader: Reader
-    _calls: Calls
-    _syntax: ElementCalls
-    _name: str = ""
-    _writer: ArgumentsWriter | None = None
-
-    def parse(self) -> Parsing[None]:
-        reader, syntax = self._reader, self._syntax
-        self._name = self._named(self._read((yield from self._head())))
-        while True:
-            yield from reader.space()
-            if opener := (yield from reader.accept(syntax.parameter_opens)):
-                yield from self._parameter(opener)
-            elif (yield from self._ends()):
-                break
-            else:
-                raise reader.fault("neither a parameter nor the end of the call")
-        if self._writer is None:
-            self._calls.open(self._name)
-        self._calls.close()
-        yield from reader.space()
-        yield from reader.accept_close(syntax.after_call)
-
-    def _ends(self) -> Parsing[bool]:
-        """The call ends here; or its own end is missing, but everything in it is whole."""
-        reader, syntax = self._reader, self._syntax
-        whole = self._writer is not None or self._calls.knows(self._name)
-        if not whole:
-            return bool((yield from reader.accept(syntax.call_closes)))
-        if (yield from reader.accept_close(syntax.call_closes)):
-            return True
-        outer = (*syntax.closers, *syntax.call_opens, *syntax.after_call)
-        return bool((yield from reader.looking_at(outer)))
-
-    def _parameter(self, opener: str) -> Parsing[None]:
-        text = yield from self._head()
-        head = self._read(text)
-        key = self._named(head)
-        if self._writer is None:
-            self._writer = self._calls.open(self._name)
-            self._writer.open("{")
-            self._reader.keep(opener + text)
-        self._writer.key(json_text.escaped(key))
-        convert, frame = self._converter(key, head), frame_of(self._syntax)
-        yield from copy_element(self._reader, self._writer, frame, convert)
-
-    def _converter(self, key: str, head: Mapping[str, str]) -> Callable[[str], str] | None:
-        match self._syntax.typing:
-            case "schema":
-                declared = self._calls.declared(self._name).property(key)
-                return converter(declared)
-            case "string":
-                return None if head.get("string") == "true" else coercion.guess
-            case _:
-                return converter(Declared({"type": head.get("type", "string")}))
-
-    def _head(self) -> Parsing[str]:
-        """The rest of an opening tag, with its end."""
-        text = yield from self._reader.run(_HEAD)
-        return text + (yield from self._reader.expect(*self._syntax.head_ends))
-
-    def _read(self, head: str) -> Mapping[str, str]:
-        """What a tag says: its attributes, or the bare name under ""."""
-        for end in self._syntax.head_ends:
-            head = head.removesuffix(end)
-        found = attributes(self._calls, head, self._syntax.name_attributes)
-        return found or {"": head.strip().strip("\"'")}
-
-    def _named(self, head: Mapping[str, str]) -> str:
-        for attribute in ("", *self._syntax.name_attributes):
-            if attribute in head:
-                return head[attribute].strip()
-        raise Malformed("an element without a name")
 
 
 _KEY = re.compile(r"[\w.:/$@-]+")
