@@ -126,15 +126,15 @@ class RecordedChoice:
     """One choice. `has_raw`: its pieces come from an engine, and not split from elsewhere."""
 
     def __init__(self, prompt: int = 0, *, has_raw: bool = True) -> None:
-        self._prompt = prompt
+        self.prompt = prompt
         self._has_raw = has_raw
         self._raw = StringIO()
         self._pieces = self._written = self._said = 0  # so many; characters, raw and as parts
         self._lengths, self._counts, self._tokens = array("I"), array("I"), array("I")
         self._parts: list[_OpenPart] = []
         self._calls: dict[int, _OpenPart] = {}
-        self._finished: Finished | None = None
-        self._ended: Ended | None = None
+        self.finished: Finished | None = None
+        self.ended: Ended | None = None
         self.is_cut = False
 
     def add(self, piece: Piece, events: Sequence[Event]) -> None:
@@ -158,10 +158,10 @@ class RecordedChoice:
 
     def end(self, ended: Ended, events: Sequence[Event]) -> None:
         """The engine's end, and the last events."""
-        self._ended = ended
+        self.ended = ended
         self.add(NO_PIECE, events)
         if self.is_cut and events and isinstance(events[-1], Finished):
-            self._finished = events[-1]
+            self.finished = events[-1]
 
     @property
     def size(self) -> int:
@@ -172,16 +172,12 @@ class RecordedChoice:
 
     def seen(self) -> Written:
         """All of it until now."""
-        return Written(
-            prompt=self._prompt,
+        return alike(Written, self)(
             raw=self._raw.getvalue() if self._has_raw else None,
             lengths=self._lengths[:],
             counts=self._counts[:],
             tokens=self._tokens[:],
             parts=tuple(part.seen() for part in self._parts),
-            finished=self._finished,
-            ended=self._ended,
-            is_cut=self.is_cut,
         )
 
     def _take(self, event: Event) -> None:
@@ -201,7 +197,7 @@ class RecordedChoice:
                 if index in self._calls:
                     self._calls[index].is_whole = True
             case Finished():
-                self._finished = event
+                self.finished = event
 
     def _grow(self, part: _OpenPart, text: str) -> None:
         part.write(text)
