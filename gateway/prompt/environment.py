@@ -85,11 +85,7 @@ def _attributes(context: Context, items: Any, attribute: Any) -> Any:
 
 @pass_context
 def _join(context: Context, items: Any, d: Any = "", attribute: Any = None) -> str:
-    items = _attributes(context, items, attribute)
-    if isinstance(items, str):
-        meter().grow(PIECE * len(items))
-    texts = [_text(item) for item in meter().each(items, 1)]
-    return text_join(_text(d), texts)
+    return text_join(_text(d), map(_text, _attributes(context, items, attribute)))
 
 
 def _format(form: Any, *args: Any, **named: Any) -> str:
@@ -218,18 +214,6 @@ def _passed(function: Operation, context: Context) -> tuple[Any, ...]:
         case _PassArg.environment:
             return (context.environment,)
     return ()
-
-
-def metered_filters() -> dict[str, Operation]:
-    """All of Jinja's filters, ours in place of those that make texts."""
-    functions = {**DEFAULT_FILTERS, **_OWN}
-    return {name: _metered(name, function) for name, function in functions.items()}
-
-
-def metered_tests() -> dict[str, Operation]:
-    """All of Jinja's tests."""
-    tests: Mapping[str, Any] = DEFAULT_TESTS
-    return {name: _metered_test(name, function) for name, function in tests.items()}
 
 
 def _metered_test(name: str, function: Operation) -> Operation:
@@ -428,17 +412,16 @@ def _environment() -> _Environment:
         extensions=[_Generation, loopcontrols],
         finalize=_printed,
     )
-    filters: dict[str, Any] = {
-        **metered_filters(),
+    functions, tests = {**DEFAULT_FILTERS, **_OWN}, DEFAULT_TESTS.items()
+    environment.filters = {
+        **{name: _metered(name, function) for name, function in functions.items()},
         _EACH: pass_context(lambda _, items, steps: meter().each(items, steps)),
         _BUILT: pass_context(lambda _, value: meter().made(value)),
         _WALKED: _walked,
         _CUT: _cut,
         _JOINED: pass_context(lambda _, *items: concatenated(items)),
     }
-    environment.filters = filters
-    tests: dict[str, Any] = metered_tests()
-    environment.tests = tests
+    environment.tests = {name: _metered_test(name, function) for name, function in tests}
     kept = ("range", "dict", "cycler", "joiner")
     environment.globals = {name: environment.globals[name] for name in kept}
     environment.globals["namespace"] = _Variables
@@ -447,7 +430,7 @@ def _environment() -> _Environment:
     return environment
 
 
-_ENVIRONMENT = _environment()
+ENVIRONMENT = _environment()
 
 
 class CompiledTemplate:
@@ -458,16 +441,16 @@ class CompiledTemplate:
         if len(source) > MAX_SOURCE:
             raise SyntaxRefused(f"it is longer than {MAX_SOURCE} characters")
         try:
-            tree = _ENVIRONMENT.parse(source)
+            tree = ENVIRONMENT.parse(source)
             self.reads = frozenset(meta.find_undeclared_variables(tree))
             _rewrite_inside(tree)
-            code = _ENVIRONMENT.compile(tree, filename=_FILENAME)
+            code = ENVIRONMENT.compile(tree, filename=_FILENAME)
         except TemplateSyntaxError as error:
             raise SyntaxRefused(error.message or "syntax error", error.lineno) from error
         except (TemplateError, RecursionError, SyntaxError, ValueError, MemoryError) as error:
             raise SyntaxRefused(str(error) or type(error).__name__) from error
-        self._template = _ENVIRONMENT.template_class.from_code(
-            _ENVIRONMENT, code, _ENVIRONMENT.make_globals(None)
+        self._template = ENVIRONMENT.template_class.from_code(
+            ENVIRONMENT, code, ENVIRONMENT.make_globals(None)
         )
 
     def render(self, variables: Mapping[str, Any], charged: Meter | None = None) -> str:
@@ -478,7 +461,7 @@ class CompiledTemplate:
         """
         try:
             with metered(charged or Meter(FULL)):
-                return _ENVIRONMENT.concat(_counted(self._template.generate(dict(variables))))
+                return ENVIRONMENT.concat(_counted(self._template.generate(dict(variables))))
         except (LimitExceeded, Abandoned):
             raise
         except Exception as error:  # a template can fail in any way that Python code can
@@ -533,7 +516,7 @@ def _filtered(name: str, value: nodes.Expr, *args: nodes.Expr) -> nodes.Expr:
     if name == _WALKED and isinstance(value, nodes.Const):
         return value  # a number or a short text
     made = nodes.Filter(value, name, list(args), [], None, None)
-    made.set_lineno(value.lineno).set_environment(_ENVIRONMENT)
+    made.set_lineno(value.lineno).set_environment(ENVIRONMENT)
     return made
 
 
