@@ -46,11 +46,14 @@ def _ends(reader: Reader, syntax: NestedElementCalls) -> Parsing[bool]:
 
 
 class _Open(msgspec.Struct, frozen=True):
-    """An element whose close tag has not come: an object, or an array."""
+    """An element whose close tag has not come: an object, or an array. `first`: the tag of its
+    first child, where that is read.
+    """
 
     tag: str
     declared: Declared
-    in_array: bool
+    in_array: bool = False
+    first: str = ""
 
     def inner(self, tag: str) -> Declared:
         """What the schema declares of an element in it."""
@@ -71,23 +74,15 @@ class _Elements:
     def copy(self) -> Parsing[None]:
         """Copies the elements of the call up to its end; the first one's prefix is read."""
         self._writer.open("{")
-        waiting = [_Open(_tag_of(self._syntax), self._declared, in_array=False)]
+        waiting = [_Open(_tag_of(self._syntax), self._declared)]
         tag = yield from self._tag()
         while True:
-            parent = waiting[-1]
-            opened = False
-            if tag == f"/{parent.tag}":
+            if tag == f"/{waiting[-1].tag}":
                 self._writer.close()
                 waiting.pop()
-            else:
-                if not parent.in_array:
-                    self._writer.key(json_text.escaped(tag))
-                elif tag != _ITEM:
-                    self._calls.remark = f"an item of an array was called {tag[:60]!r}"
-                tag, child = yield from self._element(tag, parent.inner(tag))
-                opened = child is not None
-                waiting += [] if child is None else [child]
-            if opened:
+            elif child := (yield from self._element(tag, waiting[-1])):
+                waiting.append(child)
+                tag = child.first
                 continue
             if not waiting:
                 return
@@ -98,17 +93,21 @@ class _Elements:
             yield from self._reader.expect(self._prefix)
             tag = yield from self._tag()
 
-    def _element(self, tag: str, declared: Declared) -> Parsing[tuple[str, _Open | None]]:
-        """Copies an element up to its close tag; or opens it, and gives the tag of its first child.
+    def _element(self, tag: str, parent: _Open) -> Parsing[_Open | None]:
+        """Copies an element up to its close tag; or opens it.
 
         Elements after text are no children: the value is the text as it stands.
         """
         if tag.startswith("/"):
             raise Malformed(f"<{tag[:60]}> closes nothing")
-        text = StringIO()
+        if not parent.in_array:
+            self._writer.key(json_text.escaped(tag))
+        elif tag != _ITEM:
+            self._calls.remark = f"an item of an array was called {tag[:60]!r}"
+        text, declared = StringIO(), parent.inner(tag)
         if declared.is_string:
             yield from self._string(tag, "")
-            return "", None
+            return None
         if not (yield from self._reader.until(markers_of(self._prefix), text.write)):
             raise self._reader.fault("a value is not closed")
         before = text.getvalue()
@@ -118,8 +117,8 @@ class _Elements:
         elif before.strip():
             yield from self._string(tag, f"{before}{self._prefix}<{inner}>")
         else:
-            return inner, self._opened(tag, inner, declared)
-        return "", None
+            return self._opened(tag, inner, declared)
+        return None
 
     def _opened(self, tag: str, first: str, declared: Declared) -> _Open:
         """Opens an element that holds others."""
@@ -129,7 +128,7 @@ class _Elements:
         in_array = "array" in types or (first == _ITEM and "object" not in types)
         self._writer.open("[" if in_array else "{")
         self._reader.keep(f"{self._prefix}<{first}>")
-        return _Open(tag, declared, in_array)
+        return _Open(tag, declared, in_array, first)
 
     def _string(self, tag: str, begun: str) -> Parsing[None]:
         """Copies text up to the element's close tag; some of it is read."""
