@@ -229,60 +229,49 @@ def is_deterministic(regex: Regex) -> bool:
     places = list(atoms(regex))
     if len(places) > MOST_PLACES:
         return False
-    follow: list[int] = [0] * len(places)
+    follow = [set[int]() for _ in places]
     first, _, _ = _glushkov(regex, iter(range(len(places))), follow)
-    masks = [place.bytes for place in places]
-    return all(_disjoint(among, masks) for among in {first, *follow})
+    bytes_of = [place.bytes for place in places]
+    together = {frozenset(among) for among in (first, *follow)}
+    return all(_disjoint([bytes_of[place] for place in among]) for among in together)
 
 
-def _glushkov(regex: Regex, numbers: Iterator[int], follow: list[int]) -> tuple[int, int, bool]:
-    """First and last places as bits, and whether nothing at all is matched."""
+def _glushkov(
+    regex: Regex, numbers: Iterator[int], follow: list[set[int]]
+) -> tuple[set[int], set[int], bool]:
+    """First and last places, and whether nothing at all is matched."""
     match regex:
         case Atom():
-            bit = 1 << next(numbers)
-            return bit, bit, False
+            place = {next(numbers)}
+            return place, place, False
         case Alternatives(options):
-            found = [_glushkov(option, numbers, follow) for option in options]
-            return (
-                reduce(or_, (each[0] for each in found)),
-                reduce(or_, (each[1] for each in found)),
-                any(each[2] for each in found),
+            firsts, lasts, empty = zip(
+                *(_glushkov(option, numbers, follow) for option in options), strict=True
             )
+            return set[int]().union(*firsts), set[int]().union(*lasts), any(empty)
         case Series(parts):
-            first, last, empty = 0, 0, True
+            first, last, nothing = set[int](), set[int](), True
             for part in parts:
                 begins, ends, may_be_empty = _glushkov(part, numbers, follow)
                 _lead(last, begins, follow)
-                first |= begins if empty else 0
-                last = ends | (last if may_be_empty else 0)
-                empty = empty and may_be_empty
-            return first, last, empty
+                first = first | begins if nothing else first
+                last = ends | last if may_be_empty else ends
+                nothing = nothing and may_be_empty
+            return first, last, nothing
         case Repeated(each, least, most):
-            first, last, empty = _glushkov(each, numbers, follow)
+            first, last, nothing = _glushkov(each, numbers, follow)
             if most != 1:
                 _lead(last, first, follow)
-            return first, last, empty or least == 0
+            return first, last, nothing or least == 0
 
 
-def _bits(among: int) -> Iterator[int]:
-    while among:
-        low = among & -among
-        yield low.bit_length() - 1
-        among ^= low
-
-
-def _lead(sources: int, to: int, follow: list[int]) -> None:
-    for source in _bits(sources):
+def _lead(sources: set[int], to: set[int], follow: list[set[int]]) -> None:
+    for source in sources:
         follow[source] |= to
 
 
-def _disjoint(among: int, masks: Sequence[int]) -> bool:
-    seen = 0
-    for place in _bits(among):
-        if seen & masks[place]:
-            return False
-        seen |= masks[place]
-    return True
+def _disjoint(masks: Sequence[int]) -> bool:
+    return sum(masks) == reduce(or_, masks, 0)
 
 
 class Text(msgspec.Struct, frozen=True):
