@@ -53,33 +53,16 @@ class Atom(msgspec.Struct, frozen=True):
         return first_bytes(self.pattern)
 
 
-class Series(msgspec.Struct, frozen=True):
-    """Several, one after the other."""
-
-    parts: "tuple[Regex, ...]"
-
-
-class Alternatives(msgspec.Struct, frozen=True):
-    """One of several."""
-
-    options: "tuple[Regex, ...]"
-
-
-class Repeated(msgspec.Struct, frozen=True):
-    """Some times; `most` None: any number."""
-
-    each: "Regex"
-    least: int
-    most: int | None
-
-
-Regex: TypeAlias = Atom | Series | Alternatives | Repeated
+# Its characters, and signs as llguidance's Lark has them: (, ), |, and repetitions in braces.
+Regex: TypeAlias = tuple[Atom | str, ...]
+NOTHING = '""'
 
 DEEPEST = 64  # groups inside groups
 MOST_ATOMS = 4_096  # characters and classes of one grammar
 MOST_SETS = 512  # of them, different ones: each is compiled
 MOST_PLACES = 512  # of a regular expression that is looked at for what may follow what
-_COUNT = re.compile(r"\{(\d{1,5})(,(\d{0,5}))?\}")
+_COUNT = re.compile(r"([*+?])|\{(\d{1,5})(,(\d{0,5}))?\}")
+_SIGNS = {"*": "{0,}", "+": "{1,}", "?": "{0,1}"}
 # Of a class in brackets, where one that comes first is a character.
 _CLASS_PART = re.compile(r"(?s)\\.|\[\^?\]?|\]|[^\\\[\]]+")
 _FLAGS = re.compile(r"\?(?:P?<\w+>|([imsu]*):)")
@@ -102,103 +85,94 @@ def first_bytes(pattern: str) -> int:
     return int.from_bytes(found, "little") & ((1 << END) - 1)
 
 
-class _RegexReader(msgspec.Struct, eq=False):
+class _RegexReader:
     """Reads one regular expression in Rust's syntax."""
 
-    _text: str
-    _flags: str
-    _at: int = 0
-    _depth: int = 0
+    def __init__(self, text: str, flags: str) -> None:
+        self._text = text
+        self._flags = flags
+        self._at = 0
+        self._found: list[Atom | str] = []
+        self._around: list[str] = []  # the flags around each group that is open
+        self._repeatable = False
 
     def whole(self) -> Regex:
-        found = self._options()
-        if self._at < len(self._text):
-            raise UnreadableGrammar(f"the regular expression /{self._text[:60]}/")
-        return found
+        while self._at < len(self._text):
+            self._one(self._text[self._at])
+        self._end_option()
+        if self._around:
+            raise UnreadableGrammar("a group that is not closed")
+        return tuple(self._found)
 
-    def _options(self) -> Regex:
-        self._depth += 1
-        if self._depth > DEEPEST:
-            raise UnreadableGrammar("groups nested too deep")
-        options = [self._sequence()]
-        while self._text.startswith("|", self._at):
-            self._at += 1
-            options.append(self._sequence())
-        self._depth -= 1
-        return options[0] if len(options) == 1 else Alternatives(tuple(options))
-
-    def _sequence(self) -> Regex:
-        parts: list[Regex] = []
-        while self._at < len(self._text) and self._text[self._at] not in "|)":
-            parts.append(self._repeats(self._one()))
-        return parts[0] if len(parts) == 1 else Series(tuple(parts))
-
-    def _repeats(self, each: Regex) -> Regex:
-        for _ in range(DEEPEST):
-            if self._at >= len(self._text):
-                return each
-            if not (self._text[self._at] in "*+?" or _COUNT.match(self._text, self._at)):
-                return each
-            each = self._repeated(each)
-        raise UnreadableGrammar("repetitions of repetitions")
-
-    def _repeated(self, each: Regex) -> Regex:
+    def _one(self, sign: str) -> None:
         if counted := _COUNT.match(self._text, self._at):
-            least = int(counted[1])
-            most = least if counted[2] is None else int(counted[3]) if counted[3] else None
-            self._at = counted.end()
-        else:
-            sign = self._text[self._at]
-            least, most = int(sign == "+"), 1 if sign == "?" else None
-            self._at += 1
-        if self._text.startswith("?", self._at):  # whether it prefers less is for searching
-            raise UnreadableGrammar("a lazy repetition")
-        return Repeated(each, least, most)
-
-    def _one(self) -> Regex:
-        sign = self._text[self._at]
-        if sign == "(":
-            return self._group()
-        if sign == "[":
-            return self._atom(self._class())
-        if sign == "\\":
-            if (escape := _ESCAPE.match(self._text, self._at)) is None:
-                raise UnreadableGrammar(f"the escape {self._text[self._at : self._at + 2]!r}")
-            self._at = escape.end()
-            return self._atom(r"[\x{0}]" if escape[0] == r"\0" else f"[{escape[0]}]")
-        if sign in "*+?^$":
+            self._repeat(counted)
+        elif sign == "(":
+            self._open()
+        elif sign == "|":
+            self._end_option()
+            self._add("|", 1, repeatable=False)
+        elif sign == ")" and self._around:
+            self._end_option()
+            self._flags = self._around.pop()
+            self._add(")", 1)
+        elif sign in ")^$":
             raise UnreadableGrammar(f"{sign!r} in the regular expression /{self._text[:60]}/")
-        self._at += 1
-        if sign == ".":
-            return self._atom(r"[\x{0}-\x{10FFFF}]" if "s" in self._flags else r"[^\n]")
-        return self._atom(f"[\\x{{{ord(sign):x}}}]")
+        else:
+            self._character(sign)
 
-    def _atom(self, set_: str) -> Atom:
-        return Atom(set_, "i" if "i" in self._flags else "")
+    def _add(self, token: Atom | str, size: int, *, repeatable: bool = True) -> None:
+        self._found.append(token)
+        self._at += size
+        self._repeatable = repeatable
 
-    def _group(self) -> Regex:
-        self._at += 1
-        around = self._flags
+    def _end_option(self) -> None:
+        if self._found[-1:] in ([], ["("], ["|"]):
+            self._found.append(NOTHING)
+
+    def _repeat(self, counted: re.Match[str]) -> None:
+        """Whether it prefers less is for searching."""
+        if not self._repeatable:
+            raise UnreadableGrammar(f"{counted[0]!r} in the regular expression /{self._text[:60]}/")
+        sign, least, comma, most = counted.groups()
+        last = most if comma else least
+        bounds = _SIGNS[sign] if sign else f"{{{int(least)},{last and int(last)}}}"
+        self._add(bounds, len(counted[0]), repeatable=False)
+
+    def _open(self) -> None:
+        self._around.append(self._flags)
+        if len(self._around) >= DEEPEST:
+            raise UnreadableGrammar("groups nested too deep")
+        self._add("(", 1, repeatable=False)
         if self._text.startswith("?", self._at):
             if (flags := _FLAGS.match(self._text, self._at)) is None:
                 raise UnreadableGrammar("a group that looks around, or turns a flag off")
             self._flags += flags[1] or ""
             self._at = flags.end()
-        found = self._options()
-        if not self._text.startswith(")", self._at):
-            raise UnreadableGrammar("a group that is not closed")
-        self._at += 1
-        self._flags = around
-        return found
 
-    def _class(self) -> str:
-        """A class in brackets, which may hold others."""
-        begin, depth = self._at, 0
-        for part in _CLASS_PART.finditer(self._text, begin):
+    def _character(self, sign: str) -> None:
+        size = 1
+        if sign == "[":
+            size = self._class_size()
+            among = self._text[self._at : self._at + size]
+        elif sign == "\\":
+            if (escape := _ESCAPE.match(self._text, self._at)) is None:
+                raise UnreadableGrammar(f"the escape {self._text[self._at : self._at + 2]!r}")
+            size = len(escape[0])
+            among = r"[\x{0}]" if escape[0] == r"\0" else f"[{escape[0]}]"
+        elif sign == ".":
+            among = r"[\x{0}-\x{10FFFF}]" if "s" in self._flags else r"[^\n]"
+        else:
+            among = f"[\\x{{{ord(sign):x}}}]"
+        self._add(Atom(among, "i" if "i" in self._flags else ""), size)
+
+    def _class_size(self) -> int:
+        """Of a class in brackets, which may hold others."""
+        depth = 0
+        for part in _CLASS_PART.finditer(self._text, self._at):
             depth += (part[0][0] == "[") - (part[0] == "]")
             if not depth:
-                self._at = part.end()
-                return self._text[begin : self._at]
+                return part.end() - self._at
         raise UnreadableGrammar("a class that is not closed")
 
 
@@ -209,16 +183,9 @@ def read_regex(text: str, flags: str = "") -> Regex:
     return _RegexReader(text, flags).whole()
 
 
-def atoms(regex: Regex) -> Iterator[Atom]:
+def atoms(regex: Regex) -> list[Atom]:
     """All of its characters."""
-    match regex:
-        case Atom():
-            yield regex
-        case Series(parts) | Alternatives(parts):
-            for part in parts:
-                yield from atoms(part)
-        case Repeated(each):
-            yield from atoms(each)
+    return [each for each in regex if isinstance(each, Atom)]
 
 
 def is_deterministic(regex: Regex) -> bool:
@@ -226,43 +193,43 @@ def is_deterministic(regex: Regex) -> bool:
     into lexemes, each as long as can be, and matches the same. By its positions (Glushkov's
     automaton): those that may follow one another begin with different bytes.
     """
-    places = list(atoms(regex))
+    places = atoms(regex)
     if len(places) > MOST_PLACES:
         return False
     follow = [set[int]() for _ in places]
-    first, _, _ = _glushkov(regex, iter(range(len(places))), follow)
+    first, _, _ = _glushkov([*reversed(regex)], iter(range(len(places))), follow)
     bytes_of = [place.bytes for place in places]
     together = {frozenset(among) for among in (first, *follow)}
     return all(_disjoint([bytes_of[place] for place in among]) for among in together)
 
 
 def _glushkov(
-    regex: Regex, numbers: Iterator[int], follow: list[set[int]]
+    rest: list[Atom | str], numbers: Iterator[int], follow: list[set[int]]
 ) -> tuple[set[int], set[int], bool]:
-    """First and last places, and whether nothing at all is matched."""
-    match regex:
-        case Atom():
-            place = {next(numbers)}
-            return place, place, False
-        case Alternatives(options):
-            firsts, lasts, empty = zip(
-                *(_glushkov(option, numbers, follow) for option in options), strict=True
-            )
-            return set[int]().union(*firsts), set[int]().union(*lasts), any(empty)
-        case Series(parts):
-            first, last, nothing = set[int](), set[int](), True
-            for part in parts:
-                begins, ends, may_be_empty = _glushkov(part, numbers, follow)
-                _lead(last, begins, follow)
-                first = first | begins if nothing else first
-                last = ends | last if may_be_empty else ends
-                nothing = nothing and may_be_empty
-            return first, last, nothing
-        case Repeated(each, least, most):
-            first, last, nothing = _glushkov(each, numbers, follow)
-            if most != 1:
-                _lead(last, first, follow)
-            return first, last, nothing or least == 0
+    """First and last places of what is written in `rest`, up to a ")" that opens nowhere in it, and
+    whether nothing at all is matched. Its next each is the last, and what is read is taken out.
+    """
+    firsts, lasts, none = set[int](), set[int](), False  # of the alternatives before this one
+    first, last, empty = set[int](), set[int](), True
+    while rest and (each := rest.pop()) != ")":
+        if each == "|":
+            firsts, lasts, none = firsts | first, lasts | last, none or empty
+            first, last, empty = set(), set(), True
+            continue
+        begins, ends, nothing = set[int](), set[int](), each == NOTHING
+        if each == "(":
+            begins, ends, nothing = _glushkov(rest, numbers, follow)
+        elif isinstance(each, Atom):
+            begins = ends = {next(numbers)}
+        if rest and isinstance(bounds := rest[-1], str) and bounds[0] == "{":
+            rest.pop()
+            nothing = nothing or bounds.startswith("{0,")
+            _lead(ends, begins if not bounds.endswith(",1}") else set(), follow)
+        _lead(last, begins, follow)
+        first = first | begins if empty else first
+        last = ends | last if nothing else ends
+        empty = empty and nothing
+    return firsts | first, lasts | last, none or empty
 
 
 def _lead(sources: set[int], to: set[int], follow: list[set[int]]) -> None:
@@ -424,7 +391,7 @@ class _GrammarReader:
             case "regex":
                 pattern, _, flags = value[1:].rpartition("/")
                 regex = read_regex(pattern, flags)
-                found = list(atoms(regex))
+                found = atoms(regex)
                 self._atoms += len(found)
                 self._sets.update(found)
                 if self._atoms > MOST_ATOMS or len(self._sets) > MOST_SETS:
@@ -443,7 +410,7 @@ class _GrammarReader:
     def _range(self, low: Text, high: Text | None) -> Regex:
         if high is None or len(low.text) != 1 or len(high.text) != 1:
             raise UnreadableGrammar("a range of something other than characters")
-        return Atom(rf"[\x{{{ord(low.text):x}}}-\x{{{ord(high.text):x}}}]")
+        return (Atom(rf"[\x{{{ord(low.text):x}}}-\x{{{ord(high.text):x}}}]"),)
 
 
 _HEX = re.compile(r"((?:\\\\)*)\\x([0-9a-fA-F]{2})")

@@ -8,19 +8,17 @@ backslash. So escapes are lexemes of their own: a text between two of them is on
 expression that holds such characters is taken apart into rules.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TypeAlias
 
 from gateway.constraints.lark import Lark, literal, one_of, pattern_of
 from gateway.constraints.lark_reading import (
-    Alternatives,
+    NOTHING,
     Atom,
     Name,
     ReadGrammar,
     Regex,
-    Repeated,
-    Series,
     Text,
     Token,
     UnreadableGrammar,
@@ -29,6 +27,7 @@ from gateway.constraints.lark_reading import (
 )
 
 DEEPEST = 64  # terminals made of terminals
+_RUNS: Mapping[object, str] = {"{0,}": "*", "{1,}": "+"}
 
 
 _SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
@@ -207,7 +206,7 @@ class _Writer:
             case regex if self._is_plain_regex(regex):
                 return self._lark.regex(_printed(regex))
             case regex:
-                return self._apart(regex, whole_words=is_deterministic(regex))
+                return self._apart(regex)
 
     def _text(self, text: str, case: str) -> str:
         special = self._spelling.special
@@ -217,25 +216,26 @@ class _Writer:
         )
         return " ".join(parts) or '""'
 
-    def _apart(self, regex: Regex, *, whole_words: bool) -> str:
-        """As rules. `whole_words`: a text of many characters is one lexeme, else each is one."""
-        match regex:
-            case Atom():
-                among = self._among(regex)
-                specials = [self._spelling.one(self._lark, among)] if among else []
-                return one_of([*self._word(regex), *specials])
-            case Series(parts):
-                each = (self._apart(part, whole_words=whole_words) for part in parts)
-                return f"({' '.join(each)})" if parts else '""'
-            case Alternatives(options):
-                return one_of(self._apart(option, whole_words=whole_words) for option in options)
-            case Repeated(Atom() as atom, least, None) if least < 2:
-                words = self._word(atom, "+" if whole_words else "")
-                sign = "+" if least else "*"
-                return self._spelling.run(self._lark, atom, self._among(atom), words, sign)
-            case Repeated(each, least, most):
-                inner = self._apart(each, whole_words=whole_words)
-                return f"({inner}){_times(least, most)}"
+    def _apart(self, regex: Regex) -> str:
+        """As rules. A text of many characters is one lexeme where each character says where in the
+        expression it stands, else each is one.
+        """
+        plus = "+" if is_deterministic(regex) else ""
+        written: list[str] = []
+        for before, token, behind in zip((None, *regex), regex, (*regex[1:], None), strict=False):
+            match token:
+                case Atom() if behind in _RUNS:
+                    words, sign = self._word(token, plus), _RUNS[behind]
+                    written.append(
+                        self._spelling.run(self._lark, token, self._among(token), words, sign)
+                    )
+                case Atom():
+                    among = self._among(token)
+                    specials = [self._spelling.one(self._lark, among)] if among else []
+                    written.append(one_of([*self._word(token), *specials]))
+                case sign if not (isinstance(before, Atom) and sign in _RUNS):
+                    written.append(sign)
+        return f"({' '.join(written)})"
 
     def _word(self, atom: Atom, sign: str = "") -> list[str]:
         """What of it is written as itself."""
@@ -258,18 +258,9 @@ def _words(text: str, special: str) -> Iterator[str]:
         yield word
 
 
-def _times(least: int, most: int | None) -> str:
-    return f"{{{least},{'' if most is None else most}}}"
-
-
 def _printed(regex: Regex) -> str:
     """As a regular expression again."""
-    match regex:
-        case Atom():
-            return regex.pattern
-        case Series(parts):
-            return "".join(_printed(part) for part in parts)
-        case Alternatives(options):
-            return f"(?:{'|'.join(_printed(option) for option in options)})"
-        case Repeated(each, least, most):
-            return f"(?:{_printed(each)}){_times(least, most)}"
+    return "".join(
+        each.pattern if isinstance(each, Atom) else {"(": "(?:", NOTHING: ""}.get(each, each)
+        for each in regex
+    )
