@@ -131,7 +131,7 @@ class _RegexReader:
             self._found.append(NOTHING)
 
     def _repeat(self, counted: re.Match[str]) -> None:
-        """Whether it prefers less is for searching."""
+        """Once: a second sign would say that less is preferred, which is for searching."""
         if not self._repeatable:
             raise UnreadableGrammar(f"{counted[0]!r} in the regular expression /{self._text[:60]}/")
         sign, least, comma, most = counted.groups()
@@ -207,7 +207,7 @@ def _glushkov(
     rest: list[Atom | str], numbers: Iterator[int], follow: list[set[int]]
 ) -> tuple[set[int], set[int], bool]:
     """First and last places of what is written in `rest`, up to a ")" that opens nowhere in it, and
-    whether nothing at all is matched. Its next each is the last, and what is read is taken out.
+    whether nothing at all is matched. Its next token is the last, and what is read is taken out.
     """
     firsts, lasts, none = set[int](), set[int](), False  # of the alternatives before this one
     first, last, empty = set[int](), set[int](), True
