@@ -46,13 +46,9 @@ class Frame(msgspec.Struct, frozen=True):
         framed = [(self.before, self.after)] if self.before else []
         return (*framed, *([("\n", "\n")] if self.newlines else []), ("", ""))
 
-    def following(self, lark: Lark) -> str:
-        """An expression: what is written behind it."""
-        return lark.then(self.then)
-
     def close(self, lark: Lark) -> str:
         """An expression: a closer, and what is written behind it."""
-        return f"{lark.any_of(self.closers)} {self.following(lark)}"
+        return f"{lark.any_of(self.closers)} {lark.then(self.then)}"
 
 
 def text(lark: Lark, found: StringValue, frame: Frame) -> str:
@@ -62,11 +58,11 @@ def text(lark: Lark, found: StringValue, frame: Frame) -> str:
     if found.grammar is not None:
         return _ruled(lark, found.grammar, frame)
     if found.free:
-        plain = f"{until(lark, frame.closers, frame.followers)} {frame.following(lark)}"
+        plain = f"{until(lark, frame.closers, frame.followers)} {lark.then(frame.then)}"
         if not frame.before:
             return plain
         ends = [frame.after + closer for closer in frame.closers]
-        framed = f"{until(lark, ends, frame.followers)} {frame.following(lark)}"
+        framed = f"{until(lark, ends, frame.followers)} {lark.then(frame.then)}"
         first = lark.regex(f"[^{pattern_of(frame.before[0])}]")
         return one_of((f"{literal(frame.before)} {framed}", f"{first} {plain}", frame.close(lark)))
     return one_of(
@@ -87,7 +83,7 @@ def _ruled(lark: Lark, grammar: ReadGrammar, frame: Frame) -> str:
         return plain
     ends = [frame.after + closer for closer in frame.closers]
     framed = spelled(lark, grammar, Bare(lark, ends))
-    end = f"{lark.any_of(ends)} {frame.following(lark)}"
+    end = f"{lark.any_of(ends)} {lark.then(frame.then)}"
     return one_of((plain, f"{literal(frame.before)} {framed} {end}"))
 
 
@@ -122,7 +118,7 @@ def _bounded(
     parts = [literal(part) if part else "" for part in (before, begun)]
     lexeme = lark.terminal(sequence((parts[0], f"({' & '.join(conditions)})", parts[1], end)))
     nothing = "?" if not before + begun and not found.shortest and not found.pattern else ""
-    following = "" if eats else frame.following(lark)
+    following = "" if eats else lark.then(frame.then)
     return f"{lexeme}{nothing} {lark.text(rest) if rest else ''} {following}"
 
 
@@ -184,7 +180,7 @@ def _mixed(
     unlike = pattern_of("".join(sorted(signs)))
     first = lark.regex(rf"[\s\x1c-\x1f]*[^\s\x1c-\x1f{unlike}]")
     json_values = (json_value(lark, reading, each.schema, frame) for each in others)
-    rest = f"{until(lark, closers, frame.followers)} {frame.following(lark)}"
+    rest = f"{until(lark, closers, frame.followers)} {lark.then(frame.then)}"
     return [f"{first} {rest}", frame.close(lark), *json_values]
 
 
