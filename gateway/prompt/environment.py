@@ -289,9 +289,6 @@ class _Variables(Namespace):
         return "<namespace>"
 
 
-_OFTEN = (_Variables, LoopContext)
-
-
 class _Environment(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset(("+", "-", "*", "/", "//", "%", "**"))
 
@@ -348,8 +345,6 @@ class _Environment(ImmutableSandboxedEnvironment):
         return super().getitem(obj, argument)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        if isinstance(obj, _OFTEN):
-            return not attr.startswith("_")  # as below; they are most of what is asked for
         for kind, names in _ATTRIBUTES.items():
             if isinstance(obj, kind):
                 return attr in names

@@ -114,10 +114,6 @@ def from_client(value: Any) -> Any:
 def joined(pieces: Iterable[str], separator: str = "") -> str:
     """As `separator.join(pieces)`."""
     texts = list(pieces)
-    if not isinstance(separator, TracedText) and not any(
-        isinstance(text, TracedText) for text in texts
-    ):
-        return separator.join(texts)
     spans: list[tuple[int, int]] = []
     at = 0
     for index, text in enumerate(texts):
