@@ -407,7 +407,7 @@ def _environment() -> _Environment:
         extensions=[_Generation, loopcontrols],
         finalize=_printed,
     )
-    functions, tests = {**DEFAULT_FILTERS, **_OWN}, DEFAULT_TESTS.items()
+    functions, tests = {**DEFAULT_FILTERS, **_OWN}, dict[str, Any](DEFAULT_TESTS)
     environment.filters = {
         **{name: _metered(name, function) for name, function in functions.items()},
         _EACH: pass_context(lambda _, items, steps: meter().each(items, steps)),
@@ -416,7 +416,7 @@ def _environment() -> _Environment:
         _CUT: _cut,
         _JOINED: pass_context(lambda _, *items: concatenated(items)),
     }
-    environment.tests = {name: _metered_test(name, function) for name, function in tests}
+    environment.tests = {name: _metered_test(name, test) for name, test in tests.items()}
     kept = ("range", "dict", "cycler", "joiner")
     environment.globals = {name: environment.globals[name] for name in kept}
     environment.globals["namespace"] = _Variables
