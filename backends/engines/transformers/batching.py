@@ -314,7 +314,7 @@ class Batching(Sequences[BatchRow]):
         chunk = running.tokens[running.fed : running.fed + count]
         first = running.fed
         self._threads.begin(count)
-        logits = self._forward.score(row, chunk, first)
+        logits = self._forward.each(row, [chunk], [first])[0]
         self._prompts.read(count, self._ended())
         self._fed(running, count)
 

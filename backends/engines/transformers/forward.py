@@ -178,15 +178,11 @@ class Forward:
 
     def each(self, first: int, tokens: Rows, starts: Sequence[int]) -> torch.Tensor:
         """As `run`, of equally many tokens in each row; the logits after each of them: (rows,
-        tokens, vocabulary), float32. No more than one token where layers keep states.
+        tokens, vocabulary), float32.
         """
+        if self._pattern.stepwise and len(tokens[0]) > 1 and any(starts):
+            return torch.stack(list(self._steps(first, tokens, starts)), 1)
         return self._pass(first, tokens, starts, range(len(tokens[0]))).float()
-
-    def score(self, row: int, tokens: Sequence[int], start: int) -> torch.Tensor:
-        """Feed one row; the logits after each of its `tokens`: (tokens, vocabulary), float32."""
-        if self._pattern.stepwise and start:
-            return torch.cat(list(self._steps(row, [tokens], [start])))
-        return self._pass(row, [tokens], [start], range(len(tokens)))[0].float()
 
     def _steps(self, first: int, tokens: Rows, starts: Sequence[int]) -> Iterator[torch.Tensor]:
         """`run`, one token of each row at a time."""

@@ -89,8 +89,8 @@ def test_what_was_recorded_gives_what_the_model_gives(kind: str) -> None:
         scored = [[5, 6, 7], [8]]
         for at, tokens in enumerate(scored):
             torch.testing.assert_close(
-                recorded.score(2, tokens, 3 * at),
-                own.score(2, tokens, 3 * at),
+                recorded.each(2, [tokens], [3 * at]),
+                own.each(2, [tokens], [3 * at]),
                 atol=1e-5,
                 rtol=1e-4,
             )
