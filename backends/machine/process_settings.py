@@ -42,3 +42,13 @@ def _bound_arenas() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None and sys.platform == "linux":
         mallopt(M_ARENA_MAX, ARENAS)
+
+
+def trim_heap() -> None:
+    """Return to the system what was freed, and what the C library keeps for the process: after
+    large things were there that is a lot, torn into pieces. glibc has malloc_trim(3) for it;
+    elsewhere there is nothing to do.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)  # ctypes lets go of the interpreter meanwhile

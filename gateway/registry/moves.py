@@ -3,7 +3,6 @@
 Each move runs in its own task of the registry's group and ends in exactly one `Outcome`.
 """
 
-import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -19,6 +18,7 @@ from msgspec.structs import replace
 from backends.contract.catalog import BACKENDS, CPU
 from backends.contract.errors import LoadFailed, OutOfMemory
 from backends.contract.protocol import ModelInfo, Parkable, Progress, Report
+from backends.machine.process_settings import trim_heap
 from backends.machine.supervision import Supervisor
 from backends.places.cluster.nodes import ClusterNodes, NodeLost
 from backends.places.upstream.upstream import Container
@@ -493,15 +493,5 @@ def _growth(before: Bytes, after: Bytes, devices: Bytes) -> int | None:
 
 
 async def reclaim() -> None:
-    """Return memory that an engine has freed to the system, in a worker thread.
-
-    The C library keeps freed memory for the process; after many loads and unloads that is a lot,
-    torn into pieces. glibc has malloc_trim(3) for it; elsewhere there is nothing to do.
-    """
-    await to_thread.run_sync(_trim)
-
-
-def _trim() -> None:
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)  # ctypes lets go of the interpreter meanwhile
+    """Return memory that an engine has freed to the system, in a worker thread."""
+    await to_thread.run_sync(trim_heap)

@@ -5,6 +5,7 @@ its path.
 
 import ctypes
 import gc
+import os
 import random
 import sys
 import tempfile
@@ -17,6 +18,7 @@ import bundled
 from backends.contract import catalog
 from backends.contract.protocol import Generation, ModelContainer
 from backends.contract.samplers import Sampling
+from backends.machine.process_settings import prepare_process
 from config.engines import EngineOptions, LlamaCppOptions, TransformersOptions
 from tests.backends import random_folder, random_gguf
 from tests.backends.container_contract import run
@@ -100,6 +102,7 @@ async def take(backend: str, path: Path, options: EngineOptions) -> Taken:
 
 
 async def main(backend: str, name: str) -> None:
+    prepare_process(os.environ)  # as a worker's: the more heaps, the more is left in them
     llama = backend == "llamacpp"
     options = LlamaCppOptions(flash_attention="on") if llama else TransformersOptions()
     with tempfile.TemporaryDirectory() as folder:

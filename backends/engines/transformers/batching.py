@@ -36,6 +36,7 @@ from backends.engines.transformers.forward import Forward
 from backends.engines.transformers.grid import Grid, Size, as_bytes, fit
 from backends.engines.transformers.memory import ran_out, while_generating
 from backends.engines.vocabulary import HfVocabulary
+from backends.machine.process_settings import trim_heap
 from config.engines import SpeculationOptions
 
 
@@ -305,6 +306,8 @@ class Batching(Sequences[BatchRow]):
         for running, count in zip(span, counts, strict=True):
             self._fed(running, count)
         done = [place for place, running in enumerate(span) if not running.left]
+        if done and self._grid.keeps_states:  # a scan's activations leave holes that fit no other's
+            trim_heap()
         return self._draw([span[place] for place in done], logits[done]) if done else []
 
     def _score(self, row: int, running: BatchRow) -> list[StepResult]:
