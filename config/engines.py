@@ -8,12 +8,15 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from config.shape import represented
 from config.upstreams import Capability, ServerKind
 from config.values import (
     DRAFT_MODEL,
+    HIDDEN,
     RUNS_CODE,
     Budget,
     Counted,
+    Hidden,
     IdleSeconds,
     Name,
     PathText,
@@ -48,6 +51,8 @@ DraftedTokens: TypeAlias = Annotated[int, Meta(ge=1, le=32)] | Literal["auto"]
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What every engine has. A typo is an error, so unknown fields are refused."""
+
+    __repr__ = represented
 
     context_length: Counted | None = (
         None  # tokens per request; None: what the model was trained for
@@ -223,7 +228,7 @@ class CommandOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_fi
 
     command: Annotated[str, RUNS_CODE] = ""  # the model's own `command` stands here
     shell: Annotated[bool, RUNS_CODE] = False  # /bin/sh runs it
-    env: Annotated[dict[Name, str], RUNS_CODE] = {}  # besides the server's own environment
+    env: Annotated[dict[Name, Hidden], RUNS_CODE] = {}  # besides the server's own environment
     cwd: PathText | None = None  # None: the server's
     port: Annotated[Port, RUNS_CODE] = 0  # 0: a free one
     health: Annotated[str, Meta(pattern="^(/.*|none)$", extra={"runs_code": True})] = "/health"
@@ -245,7 +250,7 @@ class CommandOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_fi
     split: Literal["there", "here"] = "there"
     rename: dict[Name, Name] = {}
     drop: tuple[Name, ...] = ()
-    set: dict[Name, Any] = {}
+    set: Annotated[dict[Name, Any], HIDDEN] = {}
     first_byte_timeout: PositiveSeconds = 300.0
     stall_timeout: PositiveSeconds = 60.0
     total_timeout: PositiveSeconds = 3600.0

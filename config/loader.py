@@ -32,6 +32,7 @@ from config.shape import (
     leaves,
     list_item,
     mapped,
+    mapping_in,
     mapping_item,
     marked,
     takes_none,
@@ -141,9 +142,10 @@ def from_text(text: str, kind: Kind, source: Source, option: Option) -> object:
     """`text` as the option's kind; an empty one is None where the option may be None."""
     path = ".".join(("$", *option))
     data: object = text
+    may_be_json = mapping_in(kind) is not None and text.lstrip().startswith("{")
     if list_item(kind) is not None and not text.lstrip().startswith("["):
         data = [part.strip() for part in text.split(",") if part.strip()]
-    elif list_item(kind) is not None or mapping_item(kind) is not None:
+    elif list_item(kind) is not None or mapping_item(kind) is not None or may_be_json:
         data = _from_json(text, source, path)
     elif not text and takes_none(kind):
         data = None

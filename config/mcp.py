@@ -13,7 +13,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from config.errors import Problem, Source
+from config.shape import represented
 from config.values import (
+    HIDDEN,
     NO_HEADER,
     RUNS_CODE,
     AtLeastOne,
@@ -35,10 +37,12 @@ class McpConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """One MCP server."""
 
     name: Name  # what requests and models call it; it stands before its tools' names
-    url: Name | None = None  # of a server that listens; with * at its end: of any that clients name
+    # of a server that listens; with * at its end: of any that clients name
+    url: Annotated[Name, HIDDEN] | None = None
     transport: Literal["auto", "http", "sse"] = "auto"  # sse: servers of before 2025
     headers: dict[Name, Secret] = {}  # of each request to it
-    command: Annotated[str, RUNS_CODE] | None = None  # of one that is started here, and asked
+    # of one that is started here, and asked
+    command: Annotated[str, RUNS_CODE, HIDDEN] | None = None
     env: dict[Name, Secret] = {}  # what the command gets besides PATH, HOME and the like
     folder: PathText | None = None  # where the command is started; None: where this server was
     tools: tuple[Name, ...] = ()  # those that may be called; empty: all
@@ -55,9 +59,7 @@ class McpConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     max_output: AtLeastOne = 32_768  # characters of a result that the model is shown
     max_tools: AtLeastOne = 128  # that are shown; more are left out
 
-    def __repr__(self) -> str:
-        """All but the secrets, since representations end in logs."""
-        return f"McpConfig(name={self.name!r})"
+    __repr__ = represented
 
     @property
     def is_open(self) -> bool:

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from config.errors import Problem, Source
+from config.shape import represented
 from config.values import Name, Secret, fault
 
 HERE = ("process", "worker", "auto")  # what `host` may be besides a node's name
@@ -29,9 +30,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     tls: bool = False
     fingerprint: Fingerprint | None = None  # of its certificate; None: the token vouches for it
 
-    def __repr__(self) -> str:
-        """All but the secret, since representations end in logs."""
-        return f"NodeConfig(name={self.name!r}, address={self.address!r}, tls={self.tls!r})"
+    __repr__ = represented
 
 
 def split(address: str) -> tuple[str, int]:

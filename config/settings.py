@@ -21,6 +21,7 @@ from config.engines import (
 )
 from config.mcp import McpConfig
 from config.nodes import NodeConfig
+from config.shape import represented
 from config.upstreams import UpstreamConfig
 from config.values import (
     RUNS_CODE,
@@ -28,6 +29,7 @@ from config.values import (
     AtLeastOne,
     Budget,
     Bytes,
+    Hidden,
     IdleSeconds,
     Name,
     NotNegative,
@@ -47,6 +49,8 @@ Replicas: TypeAlias = (
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of every part of the file."""
 
+    __repr__ = represented
+
 
 class KeyConfig(Section, frozen=True):
     """One API key."""
@@ -61,10 +65,6 @@ class KeyConfig(Section, frozen=True):
     requests_per_minute: AtLeastOne | None = None
     tokens_per_minute: AtLeastOne | None = None  # of prompts and answers
     tokens_per_day: AtLeastOne | None = None  # from midnight UTC
-
-    def __repr__(self) -> str:
-        """All but the secret, since representations end in logs."""
-        return f"KeyConfig(role={self.role!r}, autoload={self.autoload!r}, models={self.models!r})"
 
 
 class ServerConfig(Section, frozen=True):
@@ -230,10 +230,6 @@ class KeptConfig(Section, frozen=True):
     share: bool = False  # a conversation of one API key may be gone on from by others
     encrypt: Annotated[str, SECRET] | None = None  # the files
 
-    def __repr__(self) -> str:
-        """All but the secret, since representations end in logs."""
-        return f"KeptConfig(memory={self.memory!r}, folder={self.folder!r}, share={self.share!r})"
-
 
 class ApisConfig(Section, frozen=True):
     """Which APIs are spoken. What is switched off is not there (404)."""
@@ -281,7 +277,7 @@ class TracingConfig(Section, frozen=True):
     """Traces of requests for OpenTelemetry; needs the extra `otel`."""
 
     endpoint: Name | None = None  # OTLP over HTTP; None: no traces
-    headers: dict[Name, str] = {}  # of each export
+    headers: dict[Name, Hidden] = {}  # of each export
     service: Name = "roundhouse"  # what this server is called
     # the part of the requests that is traced, of those without a parent
     sample: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0

@@ -103,6 +103,20 @@ def is_path(kind: Kind) -> bool:
     return bool(marked(kind, "path"))
 
 
+def hides(kind: Kind) -> bool:
+    """Whether it is secret or may be, or such are its items."""
+    item = list_item(kind) or mapping_item(mapping_in(kind) or kind)
+    may_be = bool(marked(kind, "secret") or marked(kind, "hidden"))
+    return may_be or (item is not None and hides(item))
+
+
+def represented(section: msgspec.Struct) -> str:
+    """A section's `repr`: all but what may be secret, since representations end in logs."""
+    shown = (name for name, kind in options(type(section)).items() if not hides(kind))
+    values = (f"{name}={getattr(section, name)!r}" for name in shown)
+    return f"{type(section).__name__}({', '.join(values)})"
+
+
 def unit_of(kind: Kind) -> Unit | None:
     """What the leaf's number counts, where it may be written with a unit."""
     unit: Unit | None = marked(kind, "unit")

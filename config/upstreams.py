@@ -10,10 +10,13 @@ import msgspec
 from msgspec import Meta
 
 from config.errors import Problem, Source
+from config.shape import represented
 from config.values import (
+    HIDDEN,
     NO_HEADER,
     AtLeastOne,
     Bytes,
+    Hidden,
     Name,
     PathText,
     PositiveSeconds,
@@ -55,7 +58,7 @@ class UpstreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     key: Secret | None = None
     keys: tuple[Secret, ...] = ()  # of the replicas, in the order of `urls`; empty: `key` for all
     pass_key: bool = False  # the client's own key goes to the upstream in place of `key`
-    headers: dict[str, str] = {}
+    headers: dict[str, Hidden] = {}
     models: Literal["all"] | dict[Name, Name] = "all"  # ours: theirs; all: what `/models` lists
     prefix: str = ""  # stands before the names of discovered models
     refresh: PositiveSeconds = 60.0  # between two requests for `/models`
@@ -70,7 +73,8 @@ class UpstreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     max_tokens: AtLeastOne = 4096  # where a request names none and the protocol demands some
     rename: dict[Name, Name] = {}  # a request's parameters: our name to the upstream's
     drop: tuple[Name, ...] = ()  # parameters that are not handed on
-    set: dict[Name, Any] = {}  # parameters that each request gets, whatever the client says
+    # parameters that each request gets, whatever the client says
+    set: Annotated[dict[Name, Any], HIDDEN] = {}
     connect_timeout: PositiveSeconds = 5.0
     first_byte_timeout: PositiveSeconds = 300.0  # until the answer begins
     stall_timeout: PositiveSeconds = 60.0  # between two bytes of an answer
@@ -83,12 +87,10 @@ class UpstreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     max_body: Bytes = 64 * 1024 * 1024  # of an answer that isn't streamed
     max_total: Bytes = 256 * 1024 * 1024  # of a stream
     http2: bool = False
-    proxy: str | None = None
+    proxy: Hidden | None = None
     ca_file: PathText | None = None  # certificates that are trusted; None: the usual ones
 
-    def __repr__(self) -> str:
-        """All but the secrets, since representations end in logs."""
-        return f"UpstreamConfig(name={self.name!r}, urls={self.urls!r}, models={self.models!r})"
+    __repr__ = represented
 
 
 def completed(upstreams: tuple[UpstreamConfig, ...], source: Source) -> tuple[UpstreamConfig, ...]:

@@ -37,6 +37,10 @@ Name: TypeAlias = Annotated[str, Meta(min_length=1)]
 SECRET = Meta(extra={"secret": True})
 Secret: TypeAlias = Annotated[str, Meta(min_length=1), SECRET]
 
+# What may hold a secret, though it is written as it is.
+HIDDEN = Meta(extra={"hidden": True})
+Hidden: TypeAlias = Annotated[str, HIDDEN]
+
 # An option that runs code which comes with a model. As with files, a request may not set it.
 RUNS_CODE = Meta(extra={"runs_code": True})
 
