@@ -9,8 +9,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from io import RawIOBase
-from itertools import groupby
-from operator import itemgetter
 from time import sleep, strftime, time
 from typing import Any, Literal, Self, TextIO, TypeAlias, cast
 
@@ -25,7 +23,7 @@ MOST_CHARACTERS = 4 << 20  # of all of them together
 LONGEST = 2000  # characters of one text in a line
 MOST_IN_FIELDS = 6000  # characters of all of a line's fields: readers of the log keep lines too
 MOST_UNWRITTEN = 1 << 20  # characters that wait for the readers of stdout and stderr
-TOGETHER = 0.02  # seconds: what is printed within them is written in one go
+REST = 0.02  # seconds until a file that takes nothing is tried again
 AT_THE_END = 1.0  # seconds in which what waits may still be read
 
 Level: TypeAlias = Literal["debug", "info", "warning", "error"]
@@ -186,7 +184,7 @@ class Printed:
             while left:
                 taken = self._raw.write(left)
                 if taken is None:  # somebody has made the file one that doesn't wait
-                    sleep(TOGETHER)
+                    sleep(REST)
                 left = left[taken or 0 :]
         except OSError:
             return False
@@ -263,21 +261,15 @@ class Writer:
             self._changed.notify_all()
 
     def _write_all(self) -> None:
-        while texts := self._take():
-            read = [
-                stream.write_out("".join(text for _, text in together))
-                for stream, together in groupby(texts, itemgetter(0))
-            ]
-            self._written(sum(len(text) for _, text in texts), tell=all(read))
-            sleep(TOGETHER)
+        while (printed := self._take()) is not None:
+            stream, text = printed
+            self._written(len(text), tell=stream.write_out(text))
 
-    def _take(self) -> Sequence[tuple[Printed, str]]:
-        """What waits to be written, as soon as there is something; nothing: it is the end."""
+    def _take(self) -> tuple[Printed, str] | None:
+        """What is to be written next, as soon as there is something; None: it is the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._texts or self._ending)
-            texts = tuple(self._texts)
-            self._texts.clear()
-        return texts
+            return self._texts.popleft() if self._texts else None
 
     def _written(self, characters: int, *, tell: bool) -> None:
         """`tell`: somebody has taken them, and may hear what was left out, where there is room."""
