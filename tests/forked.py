@@ -29,6 +29,7 @@ from typing import IO, Self
 import msgspec
 
 from config.settings import Config
+from config.shape import leaves
 from tests.signatures import read_once
 
 ROOT = Path(__file__).parents[1]
@@ -212,12 +213,15 @@ def become(start: Start) -> int:
 
 
 def rehearse() -> None:
-    """Build an application: what is read of signatures and types for the first is there for all."""
+    """Build an application: what is read of signatures and types for the first is there for all.
+    So are the options.
+    """
     from gateway.http.metrics import Metrics
     from gateway.registry import ModelLibrary, Registry
     from gateway.serving.app import build
 
     config = Config()
+    list(leaves(Config))
     build(config, Registry(ModelLibrary(config, cache=None), config), Metrics())
 
 
