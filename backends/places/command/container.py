@@ -27,7 +27,6 @@ from backends.contract.remote import (
     RemoteEvent,
     RemoteEvents,
     RemoteRequest,
-    RemoteTarget,
 )
 from backends.machine.command import Command, Process
 from backends.machine.processes import is_foreign, tree_memory
@@ -76,7 +75,7 @@ async def load(files: ModelFiles, options: EngineOptions, report: Report) -> "Co
         promised = {} if isinstance(options.memory, int) else options.memory
         held = held and {**promised, **held}
         process.serves()
-        return CommandModel(process, upstream, upstream.target(served), options, held=held)
+        return CommandModel(process, upstream, served, options, held=held)
     except BaseException:
         await _given_up(process, upstream)
         raise
@@ -222,12 +221,12 @@ class CommandModel(UpstreamModel):
         self,
         process: Process,
         upstream: Upstream,
-        target: RemoteTarget,
+        model: str,
         options: CommandOptions,
         *,
         held: Mapping[str, int] | None,
     ) -> None:
-        super().__init__(lambda: upstream, target)
+        super().__init__(lambda: upstream, model)
         self._process = process
         self._upstream = upstream
         self._options = options

@@ -213,7 +213,7 @@ class Fleet:
                 await self._refresh(upstream)
             else:
                 await upstream.lists.alive()
-        return UpstreamModel(lambda: self._found(target.upstream), target)
+        return UpstreamModel(lambda: self._found(target.upstream), target.model)
 
     async def unload(self, target: RemoteTarget, *, force: bool) -> bool:
         """Unload a Roundhouse's model wherever it is, as an administrator asked; whether it was

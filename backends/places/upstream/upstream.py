@@ -213,20 +213,18 @@ def _secrets(config: UpstreamConfig) -> Iterator[str]:
 class UpstreamModel(Leasable):
     """One of an upstream's models, as the gateway leases it: another server, or one of several,
     runs it. `find`: the upstream as it is now, whose configuration may have changed since; it
-    raises UpstreamError where there is none now, as all calls do.
+    raises UpstreamError where there is none now, as all calls do. `model`: by its name there.
     """
 
-    def __init__(self, find: Callable[[], Upstream], target: RemoteTarget) -> None:
+    def __init__(self, find: Callable[[], Upstream], model: str) -> None:
         self._find = find
-        self._target = target
+        self._model = model
         self._seen = find()
-        self._offers = self._seen.lists.offers
-        self._info = _info(self._seen.config, target)
 
     @property
     def info(self) -> ModelInfo:
-        self._now()
-        return self._info
+        upstream = self._now()
+        return _info(upstream.config, upstream.target(self._model))
 
     @property
     def splits(self) -> bool:
@@ -238,18 +236,12 @@ class UpstreamModel(Leasable):
         upstream = self._now()
         if upstream.config.protocol == "anthropic":
             return messages_changes(request, upstream.config)
-        return chat_changes(request, upstream.config, upstream.server(self._target.model))
+        return chat_changes(request, upstream.config, upstream.server(self._model))
 
     def _now(self) -> Upstream:
-        """The upstream, and with it what is known of the model. What is gone is as it was: an
-        answer may still be under way.
-        """
+        """What is gone is as it was: an answer may still be under way."""
         with suppress(UpstreamError):
-            upstream = self._find()
-            if upstream is not self._seen or upstream.lists.offers is not self._offers:
-                self._seen, self._offers = upstream, upstream.lists.offers
-                self._target = upstream.target(self._target.model)
-                self._info = _info(upstream.config, self._target)
+            self._seen = self._find()
         return self._seen
 
     @asynccontextmanager
@@ -287,14 +279,14 @@ class UpstreamModel(Leasable):
 
     async def embed(self, request: RemoteEmbedding) -> RemoteVectors:
         """The vectors of all texts."""
-        upstream, model = self._openai("model", _NO_VECTORS), self._target.model
+        upstream, model = self._openai("model", _NO_VECTORS), self._model
         body = embedding_body(request, model, upstream.config)
         question = Question(path="/embeddings", body=body, caller=request.caller, model=model)
         return await self._whole(question, partial(read_vectors, count=len(request.inputs)))
 
     async def rerank(self, request: RemoteRerank) -> RemoteVectors:
         """The scores of all documents."""
-        upstream, model = self._openai("model", _NO_VECTORS), self._target.model
+        upstream, model = self._openai("model", _NO_VECTORS), self._model
         body = rerank_body(request, model, upstream.config)
         question = Question(path="/rerank", body=body, caller=request.caller, model=model)
         return await self._whole(question, partial(read_scores, count=len(request.documents)))
@@ -314,7 +306,7 @@ class UpstreamModel(Leasable):
         templates read.
         """
         calls = self._calls("messages", request.caller)
-        if self._find().server(self._target.model) == "llama-server":
+        if self._find().server(self._model) == "llama-server":
             text = await self.render(request)
             return await self.encode(RemoteEncoding(text=text, caller=request.caller))
         return await self._called(calls.encode_chat(request), read_tokens)
@@ -324,7 +316,7 @@ class UpstreamModel(Leasable):
         upstream = self._find()
         if upstream.config.protocol == "openai":
             return len(await self.encode_chat(request))
-        model = self._target.model
+        model = self._model
         body = msgspec.json.encode(count_body(request, model, upstream.signatures))
         path, caller = "/messages/count_tokens", request.caller
         call = Question(path=path, body=body, caller=caller, model=model)
@@ -343,7 +335,7 @@ class UpstreamModel(Leasable):
         return await self._called(call, read_text)
 
     def _calls(self, param: str, caller: Caller, what: str = "for tokens") -> TokenCalls:
-        upstream, model = self._openai(param, f"it has no call {what}"), self._target.model
+        upstream, model = self._openai(param, f"it has no call {what}"), self._model
         return TokenCalls(caller, model, upstream.server(model))
 
     def _openai(self, param: str, why: str) -> Upstream:
@@ -370,7 +362,7 @@ class UpstreamModel(Leasable):
             return await upstream.relay.whole(question, read)
 
     def _question(self, upstream: Upstream, request: RemoteChat) -> Question:
-        config, model = upstream.config, self._target.model
+        config, model = upstream.config, self._model
         question = Question(
             path="/chat/completions",
             choices=request.n,
@@ -389,7 +381,7 @@ class UpstreamModel(Leasable):
         )
 
     def _text_question(self, upstream: Upstream, request: RemoteText) -> Question:
-        model, first = self._target.model, request.prompts[0]
+        model, first = self._model, request.prompts[0]
         return Question(
             path="/completions",
             body=text_body(request, model, upstream.config, upstream.server(model)),
@@ -403,7 +395,7 @@ class UpstreamModel(Leasable):
         """What all turns of a conversation begin with; None where there is but one server."""
         if len(upstream.balance.replicas) == 1:
             return None
-        return stable_hash(self._target.model, *map(str, parts))
+        return stable_hash(self._model, *map(str, parts))
 
     async def aclose(self) -> None:
         """The connections are the upstream's, which has other models."""

@@ -15,7 +15,6 @@ from backends.contract.remote import (
     RemoteChat,
     RemoteDelta,
     RemoteEvent,
-    RemoteTarget,
     RemoteText,
     RemoteUsage,
 )
@@ -177,7 +176,7 @@ async def asked(response: Any, request: RemoteChat = HELLO, **options: Any) -> l
             transport = httpx.MockTransport(there.async_handler)
             async with httpx.AsyncClient(transport=transport, headers=ours.headers) as client:
                 upstream = Upstream(config, client)
-                model = UpstreamModel(lambda: upstream, RemoteTarget(upstream="a", model="m"))
+                model = UpstreamModel(lambda: upstream, "m")
                 async with model.chat(request) as batches:
                     found = [event async for batch in batches for event in batch]
         sent = route.calls.last.request.headers
@@ -242,7 +241,7 @@ async def test_what_it_cannot_do_is_refused_here() -> None:
     config = UpstreamConfig(name="a", urls=("http://a.test",), protocol="anthropic")
     async with client_of(config) as client:
         upstream = Upstream(config, client)
-        model = UpstreamModel(lambda: upstream, RemoteTarget(upstream="a", model="m"))
+        model = UpstreamModel(lambda: upstream, "m")
         with pytest.raises(UpstreamError) as caught:
             async with model.complete(RemoteText(prompts=("Once",))):
                 pass

@@ -22,7 +22,6 @@ from backends.contract.remote import (
     RemoteChat,
     RemoteDelta,
     RemoteEvent,
-    RemoteTarget,
     RemoteText,
     RemoteUsage,
 )
@@ -51,7 +50,7 @@ from tests.hang import HANG
 pytestmark = pytest.mark.anyio
 
 HELLO = RemoteChat(messages=(Message(role="user", parts=(TextPart("Hello!"),)),))
-TARGET = RemoteTarget(upstream="far", model="theirs")
+MODEL = "theirs"
 
 
 _MESSAGE = {"role": "assistant", "content": "Whole."}
@@ -63,7 +62,7 @@ WHOLE = msgspec.json.encode(
 @asynccontextmanager
 async def asking(*fars: Far, **options: Any) -> AsyncIterator[UpstreamModel]:
     async with connected(*fars, **options) as upstream:
-        yield UpstreamModel(lambda: upstream, TARGET)
+        yield UpstreamModel(lambda: upstream, MODEL)
 
 
 @asynccontextmanager
@@ -263,7 +262,7 @@ async def test_a_server_that_is_not_there_is_an_error() -> None:
         pass
     async with connected(one) as upstream:
         with pytest.raises(UpstreamError) as caught:
-            await answer(UpstreamModel(lambda: upstream, TARGET))
+            await answer(UpstreamModel(lambda: upstream, MODEL))
         assert caught.value.code == "upstream_unreachable"
         with pytest.raises(LoadFailed, match="can't be reached: it refuses connections"):
             await upstream.lists.alive()
@@ -551,7 +550,7 @@ async def test_one_caller_s_odd_wishes_open_no_circuit_for_another() -> None:
 
 async def test_a_server_on_trial_is_back_when_its_answer_begins() -> None:
     async with far(with_status(503, b"{}")) as one, connected(one, failures=1) as upstream:
-        model = UpstreamModel(lambda: upstream, TARGET)
+        model = UpstreamModel(lambda: upstream, MODEL)
         with pytest.raises(UpstreamError):
             await answer(model)
         one.says = then_silent(*text("long")[:2])
@@ -605,7 +604,7 @@ async def test_where_nobody_answers_the_last_word_is_reported() -> None:
 
 async def test_a_server_that_fails_again_and_again_rests_until_a_probe() -> None:
     async with far(with_status(503, b"{}")) as one, connected(one, failures=2) as upstream:
-        model = UpstreamModel(lambda: upstream, TARGET)
+        model = UpstreamModel(lambda: upstream, MODEL)
         for _ in range(2):
             with pytest.raises(UpstreamError):
                 await answer(model)
