@@ -71,14 +71,16 @@ class Relay(msgspec.Struct, frozen=True, eq=False):
     async def asked(self, question: Question) -> AsyncIterator[RemoteEvents]:
         """The answer, once it has begun. Raises UpstreamError; leaving closes the connection."""
 
-        async def begun(response: httpx.Response) -> RelayedAnswer:
+        async def begun(response: httpx.Response) -> tuple[Sequence[RemoteEvent], RemoteEvents]:
             reader = question.reader() if question.reader else AnswerReader(question.choices)
-            answer = RelayedAnswer(response, reader, self._config)
-            await answer.begin()
-            return answer
+            answer = batches(response, reader, self._config)
+            async for events in answer:
+                if events:
+                    return events, answer
+            raise broken("an empty answer")
 
-        async with self._first(question, begun) as (replica, answer):
-            yield self._read(replica, answer, question)
+        async with self._first(question, begun) as (replica, (first, answer)):
+            yield self._read(replica, first, answer, question)
 
     async def whole(self, question: Question, read: Callable[[bytes], T]) -> T:
         """What `read` makes of an answer that is one JSON body; what it raises as `Unhealthy` is
@@ -203,11 +205,16 @@ class Relay(msgspec.Struct, frozen=True, eq=False):
         return headers
 
     async def _read(
-        self, replica: Replica, answer: "RelayedAnswer", question: Question
-    ) -> AsyncIterator[Sequence[RemoteEvent]]:
+        self,
+        replica: Replica,
+        first: Sequence[RemoteEvent],
+        answer: RemoteEvents,
+        question: Question,
+    ) -> RemoteEvents:
         began = time.monotonic()
         self._balance.answers(replica)
         self._balance.returns_to(replica, question.conversation)
+        yield first
         try:
             with httpx_errors(self._config):
                 while (events := await _next(answer, self._config, began)) is not None:
@@ -220,17 +227,13 @@ class Relay(msgspec.Struct, frozen=True, eq=False):
 
 
 async def _next(
-    answer: "RelayedAnswer", config: UpstreamConfig, began: float
+    answer: RemoteEvents, config: UpstreamConfig, began: float
 ) -> Sequence[RemoteEvent] | None:
-    """The events of the next bytes, which may be none; None at the end. While the client reads,
-    nothing is late.
-    """
-    if (events := answer.ready()) is not None:
-        return events
+    """The next batch; None at the end. While the client reads, nothing is late."""
     stall, left = config.stall_timeout, began + config.total_timeout - time.monotonic()
     try:
         async with asyncio.timeout(min(stall, left)):
-            return await answer.next()
+            return await anext(answer, None)
     except TimeoutError:
         over = late("end", config.total_timeout) if left < stall else late("go on", stall)
         raise over from None
@@ -241,89 +244,65 @@ def _is_about(error: UpstreamError, model: str) -> bool:
     return error.code == "model_not_found" or bool(model and model in str(error))
 
 
-class RelayedAnswer:
-    """An answer on its way, in a response with status 200: server-sent events or one body, by its
-    content type, whatever was asked for.
+async def batches(
+    response: httpx.Response, reader: RemoteReader, config: UpstreamConfig
+) -> RemoteEvents:
+    """The events of an answer with status 200, all that arrived together, of which there may be
+    none: server-sent events or one body, by its content type, whatever was asked for. Raises
+    UpstreamError.
     """
+    plain(response)
+    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    match kind:
+        case "text/event-stream":
+            async for events in _streamed(response, reader, config):
+                yield events
+        case "application/json":
+            events = await parsed(response, config.max_body, reader.read)
+            if reader.is_whole:
+                yield events
+        case _:
+            what = kind or "a body without a content type"
+            raise broken(f"{what} where an answer was expected")
+    if not reader.is_whole:
+        raise cut()
 
-    def __init__(
-        self, response: httpx.Response, reader: RemoteReader, config: UpstreamConfig
-    ) -> None:
-        self._response = response
-        self._parts = body_of(response)
-        self._reader = reader
-        self._most = config.max_body
-        self._sse = EventReader(max_line=config.max_line, max_total=config.max_total)
-        self._first: Sequence[RemoteEvent] | None = None
-        self._error: UpstreamError | None = None  # behind what was handed on
-        self._ended = False
 
-    async def begin(self) -> None:
-        """Return when its first events are there. Raises UpstreamError."""
-        plain(self._response)
-        kind = self._response.headers.get("content-type", "").partition(";")[0].strip().lower()
-        match kind:
-            case "text/event-stream":
-                while not self._first:
-                    if (events := await self.next()) is None:
-                        raise broken("an empty answer")
-                    self._first = events
-            case "application/json":
-                self._first = await parsed(self._response, self._most, self._reader.read)
-                self._ended = True
-                if not self._reader.is_whole:
-                    raise cut()
-            case _:
-                what = kind or "a body without a content type"
-                raise broken(f"{what} where an answer was expected")
+async def _streamed(
+    response: httpx.Response, reader: RemoteReader, config: UpstreamConfig
+) -> RemoteEvents:
+    sse = EventReader(max_line=config.max_line, max_total=config.max_total)
+    parts = body_of(response)
+    async for part in parts:
+        for events in _read(sse.feed(part), reader):
+            yield events
+        if reader.is_done:
+            await _finish(parts)
+            return
+    for events in _read(sse.rest(), reader):
+        yield events
 
-    def ready(self) -> Sequence[RemoteEvent] | None:
-        """Events that are there already."""
-        first, self._first = self._first, None
-        return first
 
-    async def next(self) -> Sequence[RemoteEvent] | None:
-        """The next ones, all that arrived together, of which there may be none; None at the end."""
-        if self._error is not None:
-            raise self._error
-        if not self._ended:
-            return self._read(await self._payloads())
-        if not self._reader.is_whole:
-            raise cut()
-        return None
-
-    def _read(self, payloads: Sequence[bytes]) -> Sequence[RemoteEvent]:
-        """What came before an error is handed on first; what comes behind the end never is."""
-        events: list[RemoteEvent] = []
+def _read(payloads: Sequence[bytes], reader: RemoteReader) -> Iterator[Sequence[RemoteEvent]]:
+    """What came before an error is handed on first; what comes behind the end never is."""
+    events: list[RemoteEvent] = []
+    try:
         for payload in payloads:
-            if self._reader.is_done:
-                break
-            try:
-                events += self._reader.read(payload)
-            except UpstreamError as error:
-                if not events:
-                    raise
-                self._error = error
-                break
-        return events
+            if not reader.is_done:
+                events += reader.read(payload)
+    except UpstreamError:
+        if events:
+            yield events
+        raise
+    yield events
 
-    async def _payloads(self) -> list[bytes]:
-        if self._reader.is_done:
-            await self._finish()
-            return []
-        try:
-            return self._sse.feed(await anext(self._parts))
-        except StopAsyncIteration:
-            self._ended = True
-            return self._sse.rest()
 
-    async def _finish(self) -> None:
-        """Read to the end of the body, if it comes at once: the connection can be used again."""
-        self._ended = True
-        with suppress(TimeoutError, StopAsyncIteration, httpx.HTTPError):
-            async with asyncio.timeout(LAST_BYTES):
-                while True:
-                    await anext(self._parts)
+async def _finish(parts: AsyncIterator[bytes]) -> None:
+    """Read to the end of the body, if it comes at once: the connection can be used again."""
+    with suppress(TimeoutError, httpx.HTTPError):
+        async with asyncio.timeout(LAST_BYTES):
+            async for _ in parts:
+                pass
 
 
 def plain(response: httpx.Response) -> None:
