@@ -43,12 +43,8 @@ class EventReader:
         if rest:
             self._rest.append(rest)
             self._held += len(rest)
-        longest = self._max_line
-        may_be_long = max(self._held, len(data)) > longest or bool(
-            lines and len(lines[0]) > longest
-        )
-        if may_be_long and max((self._held, *map(len, lines))) > longest:
-            raise too_large(f"a line of more than {longest} bytes")
+        if max(self._held, *map(len, lines), 0) > self._max_line:
+            raise too_large(f"a line of more than {self._max_line} bytes")
         return self._events(lines)
 
     def _events(self, lines: list[bytes]) -> list[bytes]:
