@@ -9,7 +9,6 @@ Reasoning is spelled `reasoning_content` (DeepSeek, vLLM, SGLang, llama.cpp), `r
 import re
 import uuid
 from collections.abc import Callable
-from operator import attrgetter
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -65,8 +64,6 @@ def _further(wire: msgspec.Struct, fields: tuple[str, ...]) -> dict[str, Any]:
 
 OF_CALLS = FurtherOfCall.__struct_fields__
 OF_MESSAGES = FurtherOfMessage.__struct_fields__
-_further_fields = attrgetter(*OF_MESSAGES)
-_NOTHING_FURTHER = (UNSET,) * len(OF_MESSAGES)  # as nearly all deltas have it
 _OF_ANSWERS = _FurtherOfAnswer.__struct_fields__
 _OF_USAGE = _FurtherOfUsage.__struct_fields__
 
@@ -216,15 +213,6 @@ class _TurnWire(FurtherOfMessage, frozen=True):
     tool_calls: list[StreamedCallWire] | None = None
     function_call: StreamedFunctionWire | None = None
 
-    @property
-    def is_plain(self) -> bool:
-        """It has a content at most."""
-        return (
-            self.tool_calls is None
-            and (_further_fields(self) == _NOTHING_FURTHER or not _further(self, OF_MESSAGES))
-            and not (self.reasoning_content or self.reasoning or self.reasoning_text)
-        )
-
 
 class _Choice(msgspec.Struct, frozen=True):
     index: int = 0
@@ -330,20 +318,6 @@ class AnswerReader:
             raise broken(f"a choice with the index {index}, of {len(self._calls)}")
         self._begun[index] = True
         content = message.content if choice.text is None else choice.text
-        if (
-            type(content) is str
-            and content
-            and choice.finish_reason in _NOT_YET
-            and choice.message is None
-            and choice.logprobs is None
-            and message.is_plain
-        ):
-            return RemoteDelta(choice=index, content=content)  # nearly every chunk
-        return self._whole_delta(index, choice, message, content)
-
-    def _whole_delta(
-        self, index: int, choice: _Choice, message: _TurnWire, content: str | list[_Part] | None
-    ) -> RemoteDelta | None:
         thought, text = _split(content)
         logprobs = converted(choice.logprobs, _Logprobs, strict=False)
         is_message = choice.message is not None
