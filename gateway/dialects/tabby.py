@@ -11,12 +11,13 @@ those. `module` of `modules` are the engine's own units: bytes, where it knows t
 """
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
 from backends.contract.protocol import Progress
+from config.values import alike
 from gateway.dialects.dialect import Dialect, frame
 from gateway.dialects.encoding import Token
 from gateway.dialects.fields import Fields, given_fields, json_object, order_object
@@ -25,8 +26,6 @@ from gateway.terms.errors import InvalidRequest
 
 DIALECT = Dialect(name="Tabby", tag="TabbyAPI", error=problem)
 
-
-T = TypeVar("T")
 
 Positive: TypeAlias = Annotated[float, Meta(gt=0)]
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
@@ -182,18 +181,6 @@ class Download(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool = False
 
 
-def read(body: bytes, shape: type[T]) -> T:
-    """The body as a `shape`; none is an empty one. It is an order, and short. Raises
-    InvalidRequest, naming the field, and TooLarge.
-    """
-    return given_fields(order_object(body), _OLD_NAMES).read(shape)
-
-
-def read_long(body: bytes, shape: type[T]) -> T:
-    """As `read`, for a body that holds a text or tokens."""
-    return given_fields(json_object(body), _OLD_NAMES).read(shape)
-
-
 def read_load(body: bytes) -> LoadRequest:
     """What a `/v1/model/load` body wants, in its new or its old form. Raises InvalidRequest."""
     fields = given_fields(order_object(body), _OLD_NAMES)
@@ -204,11 +191,9 @@ def read_load(body: bytes) -> LoadRequest:
         if name not in _APART
     }
     draft = _draft(fields, wire.draft_model or {})
-    return LoadRequest(
+    return alike(LoadRequest, wire)(
         model=wire.model_name,
-        backend=wire.backend,
         template=wire.prompt_template or None,
-        vision=wire.vision,
         draft=draft.pop("draft_model_name", None),
         asked={**asked, **draft},
     )

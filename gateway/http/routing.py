@@ -17,7 +17,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.types import ASGIApp
 
 from gateway.dialects.dialect import body
-from gateway.dialects.fields import Fields, order_object, read_fields
+from gateway.dialects.fields import Fields, given_fields, json_object, order_object
 from gateway.http.openapi import Described
 from gateway.http.sse import Plain
 
@@ -32,18 +32,18 @@ def read_order(content: bytes, shape: type[Any]) -> Any:
 
 
 def read_content(content: bytes, shape: type[Any]) -> Any:
-    """A body as a `shape`. Raises InvalidRequest, TooLarge."""
-    return read_fields(content).read(shape)
+    """A body as a `shape`; a null is no field. Raises InvalidRequest, TooLarge."""
+    return given_fields(json_object(content)).read(shape)
 
 
 class Routes(dict[HTTPRouteHandler, Described]):
     """A module's routes, each decorated with `@api(get, "/path", …)`, and what each takes and
-    gives. `order` and `content`: how bodies are read here.
+    gives. `order`: how short bodies are read here.
     """
 
-    def __init__(self, order: Read = read_order, content: Read = read_content) -> None:
+    def __init__(self, order: Read = read_order) -> None:
         super().__init__()
-        self._read: Mapping[str, Read] = {"order": order, "content": content}
+        self._read: Mapping[str, Read] = {"order": order, "content": read_content}
 
     def __call__(
         self, verb: Callable[..., HTTPRouteHandler], path: str | list[str], **options: Any

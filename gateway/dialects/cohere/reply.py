@@ -100,7 +100,9 @@ class CohereReply(Reply):
 
     def delta(self, delta: Delta) -> bytes:
         """Some more of the answer."""
-        return b"".join(map(_framed, self._steps(delta)))
+        self._waiting += delta.logprobs
+        steps = (step for event in delta.events for step in self._step(event))
+        return b"".join(map(_framed, steps))
 
     def closing(self, usage: Usage) -> bytes:
         """The last event: why it ended, and what it cost."""
@@ -122,11 +124,6 @@ class CohereReply(Reply):
                 logprobs=self._logprobs if self.logprobs else UNSET,
             )
         )
-
-    def _steps(self, delta: Delta) -> Iterator[StreamEvent]:
-        self._waiting += delta.logprobs
-        for event in delta.events:
-            yield from self._step(event)
 
     def _step(self, event: Event) -> Iterator[StreamEvent]:
         match event:

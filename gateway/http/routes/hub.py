@@ -11,6 +11,7 @@ from litestar.types import ASGIApp
 
 from gateway.dialects import openai, tabby
 from gateway.dialects.dialect import body, frame
+from gateway.dialects.fields import read_given
 from gateway.dialects.llamaserver import request as wire
 from gateway.dialects.llamaserver.request import NamedModel, Success
 from gateway.http.auth import AnyRequest
@@ -26,7 +27,7 @@ from gateway.terms.tasks import relayed
 
 T = TypeVar("T")
 
-tabby_api = Routes(tabby.read)
+tabby_api = Routes(read_given)
 llamaserver_api = Routes(wire.read)
 
 

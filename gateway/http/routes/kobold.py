@@ -13,7 +13,7 @@ from litestar.types import ASGIApp
 from gateway.answers.answer import Answer
 from gateway.answers.tokenizers import TextToEncode, TokensToDecode
 from gateway.dialects import kobold
-from gateway.dialects.fields import fields_of, given_fields, order_object
+from gateway.dialects.fields import fields_of, order_object, read_given
 from gateway.dialects.kobold import Keyed, Results
 from gateway.dialects.parameters import SamplingWire
 from gateway.http.auth import AnyRequest
@@ -30,7 +30,7 @@ UNITED = "1.2.5"  # the release of KoboldAI United whose API is spoken, as Kobol
 KEYED = {"A key": {"genkey": "KCPP1234"}}
 TOKENS = {"Tokens": {"ids": [5, 6]}}
 
-api = Routes(lambda content, shape: given_fields(order_object(content)).read(shape))
+api = Routes(read_given)
 
 
 @api(post, ["/api/v1/generate", "/api/latest/generate"], access="user")

@@ -17,6 +17,7 @@ from gateway.answers.interpreter import Chosen, OverridePreset, preset
 from gateway.answers.tokenizers import TextToEncode, TokensToDecode
 from gateway.dialects import openai, tabby
 from gateway.dialects.dialect import body
+from gateway.dialects.fields import read_given
 from gateway.dialects.models import ModelCard, ModelList
 from gateway.dialects.tabby import (
     EmbeddingLoad,
@@ -51,7 +52,7 @@ from gateway.terms.request import all_unapplied
 TOKENS = {"Tokens": {"tokens": [5, 6]}}
 OVERRIDE = {"A temperature": {"overrides": {"temperature": {"override": 0.7}}}}
 
-api = Routes(tabby.read, tabby.read_long)
+api = Routes(read_given)
 
 
 @api(get, "/v1/model/embedding/list", access="user")

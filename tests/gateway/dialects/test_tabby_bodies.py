@@ -1,6 +1,7 @@
 """TabbyAPI's bodies where their JSON alone doesn't say it. The others: request.jsonl."""
 
-from gateway.dialects.tabby import UnloadRequest, read, read_load
+from gateway.dialects.fields import read_given as read
+from gateway.dialects.tabby import UnloadRequest, read_load
 
 
 def test_no_body_at_all_is_an_empty_one() -> None:
