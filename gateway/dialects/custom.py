@@ -147,11 +147,9 @@ def _only_text(arguments: str) -> str:
         value: Any = json.loads(arguments) if arguments.strip() else {INPUT: ""}
     except (ValueError, RecursionError):
         return arguments
-    texts = (
-        [each for each in value.values() if isinstance(each, str)]
-        if isinstance(value, dict)
-        else []
-    )
-    if isinstance(value, dict) and isinstance(value.get(INPUT), str):
-        return str(value[INPUT])
-    return texts[0] if len(texts) == 1 and len(value) == 1 else arguments
+    match value:
+        case dict() if isinstance(text := value.get(INPUT), str):
+            return text
+        case dict() if len(value) == 1 and isinstance(text := next(iter(value.values())), str):
+            return text
+    return arguments

@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 
 from gateway.dialects.dialect import Reply, body, line
 from gateway.dialects.encoding import EmbeddingExchange, positive, read_texts, written
-from gateway.dialects.fields import MOST_NAMED, Fields, read_fields
+from gateway.dialects.fields import Fields, fields_of, read_fields
 from gateway.dialects.logprobs import LogprobWire, logprob_wire
 from gateway.dialects.ollama.request import CalledWire, CallWire, Presence, Preset, with_tag
 from gateway.dialects.parameters import read_keep_alive
@@ -32,7 +32,7 @@ from gateway.terms.events import (
     Usage,
     given_object,
 )
-from gateway.terms.request import EmbeddingRequest, Unapplied, all_unapplied
+from gateway.terms.request import EmbeddingRequest
 
 
 class ErrorWire(msgspec.Struct, frozen=True, kw_only=True):
@@ -433,15 +433,12 @@ def _embedding(
             truncate=truncate,
             keep_alive=keep_alive,
             further=fields.further(type(wire), sent=("truncate",)),
-            unapplied=(*fields.unapplied(type(wire)), *_options(wire.options)),
+            unapplied=(
+                *fields.unapplied(type(wire)),
+                *fields_of(wire.options, "options.").unapplied(),  # nothing is generated
+            ),
         ),
     )
-
-
-def _options(options: dict[str, Any]) -> tuple[Unapplied, ...]:
-    """None of them has a meaning where nothing is generated; the context has its size."""
-    names = [f"options.{name}" for name in options if name != "num_ctx"]
-    return all_unapplied(*names[:MOST_NAMED])
 
 
 def embed_body(
