@@ -52,45 +52,26 @@ _READ_AS_TEXT = "kept as text: it ran elsewhere, or is not known here"
 SUMMARY = "Summary of the conversation until here:\n"
 
 
-class History(msgspec.Struct, frozen=True, kw_only=True):
-    """`messages`: with blocks that the structs of the dialect describe, and `compaction`, whose
-    `text` stands for all before it. `first`: the message that the conversation begins with.
+class History(msgspec.Struct, eq=False):
+    """What a conversation says, in one pass through it. `messages`: with blocks that the structs of
+    the dialect describe, and `compaction`, whose `text` stands for all before it. `first`: the
+    message that the conversation begins with.
     """
 
     messages: Any
     first: int = 0
-    referenced: tuple[str, ...] = ()  # tools, in the order in which they were mentioned
-    added: tuple[Json, ...] = ()  # definitions of tools
-    removed: frozenset[str] = frozenset()
-    unapplied: tuple[Unapplied, ...] = ()
-
-
-def read_history(messages: Any) -> History:
-    """What `messages` of a body says. What is no list of objects is left for its reader."""
-    if not isinstance(messages, list):
-        return History(messages=messages)
-    reader = _Reader()
-    readable = [reader.turn(turn) for turn in messages]
-    first = reader.begin_at_summary(readable)
-    return History(
-        messages=readable,
-        first=first,
-        referenced=tuple(reader.referenced),
-        added=tuple(reader.added),
-        removed=frozenset(reader.removed),
-        unapplied=tuple(reader.unapplied.values()),
-    )
-
-
-class _Reader(msgspec.Struct, eq=False):
-    """One pass through a conversation."""
-
-    referenced: dict[str, None] = {}
-    added: list[Json] = []
+    referenced: dict[str, None] = {}  # tools, in the order in which they were mentioned
+    added: list[Json] = []  # definitions of tools
     removed: dict[str, None] = {}
     unapplied: dict[str, Unapplied] = {}
 
-    def turn(self, turn: Any) -> Any:
+    def read(self) -> None:
+        """What is no list of objects is left for its reader."""
+        if isinstance(self.messages, list):
+            self.messages = [self._turn(turn) for turn in self.messages]
+            self.first = self._begin_at_summary(self.messages)
+
+    def _turn(self, turn: Any) -> Any:
         if not isinstance(turn, dict) or not isinstance(turn.get("content"), list):
             return turn
         return {**turn, "content": [self._block(block) for block in turn["content"]]}
@@ -179,7 +160,7 @@ class _Reader(msgspec.Struct, eq=False):
         if isinstance(name, str):
             self.referenced[name] = None
 
-    def begin_at_summary(self, messages: list[Any]) -> int:
+    def _begin_at_summary(self, messages: list[Any]) -> int:
         """Where the conversation begins: at its last summary. What precedes that in its turn is
         emptied.
         """

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from gateway.dialects.anthropic.editing import ContextManaged, ContextWire, edited
-from gateway.dialects.anthropic.history import History, read_history, stripped
+from gateway.dialects.anthropic.history import History, stripped
 from gateway.dialects.anthropic.served import McpServerWire, read_servers
 from gateway.dialects.anthropic.tools import (
     KEPT,
@@ -353,7 +353,7 @@ def read_messages(body: bytes) -> MessagesExchange:
     unapplied = (
         *_unapplied(fields, wire),
         *left_out,
-        *history.unapplied,
+        *history.unapplied.values(),
         *edit.unapplied,
     )
     return MessagesExchange(
@@ -379,7 +379,8 @@ def read_messages(body: bytes) -> MessagesExchange:
 
 def _readable(fields: Fields) -> tuple[Fields, History]:
     """The body with blocks and tools alone that the structs describe."""
-    history = read_history(fields.values.get("messages"))
+    history = History(fields.values.get("messages"))
+    history.read()
     values = dict(fields.values)
     if "messages" in values:
         values["messages"] = history.messages

@@ -75,7 +75,7 @@ def read_tools(
         if kind_of(wire) != TOOLSET
     ]
     tools = {tool.name: (wire, tool) for wire, tool in read if isinstance(tool, Tool)}
-    mentioned = dict.fromkeys(history.referenced)
+    mentioned = dict(history.referenced)
     if choice is not None and choice.name:
         mentioned[choice.name] = None
     searched = any(kind_of(wire).startswith(SEARCH) for wire in wires)

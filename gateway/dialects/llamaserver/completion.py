@@ -5,7 +5,7 @@ What the last piece counts is of its own choice.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -275,31 +275,19 @@ class SlotOrder(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
 
 
-class SavedTimings(msgspec.Struct, frozen=True):
-    """The duration."""
-
-    save_ms: float
-
-
-class RestoredTimings(msgspec.Struct, frozen=True):
-    """The duration."""
-
-    restore_ms: float
-
-
 class SlotSaved(msgspec.Struct, frozen=True, kw_only=True):
-    """The tokens, and the size of the file in bytes."""
+    """The tokens, and the size of the file in bytes. `timings`: the duration, as `save_ms`."""
 
     id_slot: int
     filename: str
     n_saved: int
     n_written: int
-    timings: SavedTimings
+    timings: Mapping[str, float]
 
 
 class SlotRestored(msgspec.Struct, frozen=True, kw_only=True):
     """The tokens, and the size of the file in bytes. `verified`: the file's digest matches the
-    saved one.
+    saved one. `timings`: the duration, as `restore_ms`.
     """
 
     id_slot: int
@@ -307,7 +295,7 @@ class SlotRestored(msgspec.Struct, frozen=True, kw_only=True):
     n_restored: int
     n_read: int
     verified: bool
-    timings: RestoredTimings
+    timings: Mapping[str, float]
 
 
 class SlotErased(msgspec.Struct, frozen=True, kw_only=True):

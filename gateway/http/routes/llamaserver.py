@@ -383,7 +383,7 @@ async def _carried_out(
             filename=path.name,
             n_saved=saved.tokens,
             n_written=len(saved.data),
-            timings=wires.SavedTimings(_since(started)),
+            timings={"save_ms": _since(started)},
         )
     data, verified = await anyio.to_thread.run_sync(_saved, path, limiter=_of_files)
     return wires.SlotRestored(
@@ -392,7 +392,7 @@ async def _carried_out(
         n_restored=await slots.restore(slot, data),
         n_read=len(data),
         verified=verified,
-        timings=wires.RestoredTimings(_since(started)),
+        timings={"restore_ms": _since(started)},
     )
 
 
