@@ -73,6 +73,7 @@ class ClientCall(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
 
     id: str
     call_id: str
+    status: Progress
 
 
 class NamedCall(ClientCall, frozen=True, kw_only=True):
@@ -86,14 +87,12 @@ class CallItem(NamedCall, frozen=True, kw_only=True, tag="function_call"):
     """A call; `arguments` is the text of a JSON object."""
 
     arguments: str
-    status: Progress
 
 
 class CustomItem(NamedCall, frozen=True, kw_only=True, tag="custom_tool_call"):
     """A call of a custom tool; `input` is a text."""
 
     input: str
-    status: Progress
 
 
 class LocalEnvironment(msgspec.Struct, frozen=True, tag_field="type", tag="local"):
@@ -105,21 +104,18 @@ class ShellItem(ClientCall, frozen=True, kw_only=True, tag="shell_call"):
 
     action: Mapping[str, Any]
     environment: LocalEnvironment = LocalEnvironment()
-    status: Progress
 
 
 class LocalShellItem(ClientCall, frozen=True, kw_only=True, tag="local_shell_call"):
     """One command that the client is to run."""
 
     action: Mapping[str, Any]
-    status: Progress
 
 
 class PatchItem(ClientCall, frozen=True, kw_only=True, tag="apply_patch_call"):
     """A change of one file that the client is to make."""
 
     operation: Mapping[str, Any]
-    status: Progress
 
 
 class SearchItem(ClientCall, frozen=True, kw_only=True, tag="tool_search_call"):
@@ -127,7 +123,6 @@ class SearchItem(ClientCall, frozen=True, kw_only=True, tag="tool_search_call"):
 
     arguments: Mapping[str, Any]
     execution: Literal["client"] = "client"
-    status: Progress
 
 
 class CompactionItem(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="compaction"):
@@ -168,20 +163,20 @@ class ItemEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlacedEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """An event of a part of an item. One of the last two indexes applies, or none."""
+    """An event of an item or of a part of it. One of the last two indexes applies, or none."""
 
     type: str
     item_id: str
     output_index: int
     content_index: int | UnsetType = UNSET
     summary_index: int | UnsetType = UNSET
+    sequence_number: int
 
 
 class PartEvent(PlacedEvent, frozen=True, kw_only=True):
     """A part of an item was added or completed."""
 
     part: OutputText | ReasoningText | SummaryText
-    sequence_number: int
 
 
 class GrownEvent(PlacedEvent, frozen=True, kw_only=True):
@@ -189,7 +184,6 @@ class GrownEvent(PlacedEvent, frozen=True, kw_only=True):
 
     logprobs: Sequence[LogprobWire] | UnsetType = UNSET
     delta: str
-    sequence_number: int
 
 
 class WholeEvent(PlacedEvent, frozen=True, kw_only=True):
@@ -200,7 +194,6 @@ class WholeEvent(PlacedEvent, frozen=True, kw_only=True):
     name: str | UnsetType = UNSET
     arguments: str | UnsetType = UNSET
     input: str | UnsetType = UNSET
-    sequence_number: int
 
 
 class CommandEvent(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,12 +27,6 @@ from gateway.dialects.responses.mcp_items import (
 from gateway.terms.events import ListedServer, ServedTool, ToolAnswered
 
 
-class StepEvent(PlacedEvent, frozen=True, kw_only=True):
-    """A step of a call of an MCP server's tool, or of the list of its tools."""
-
-    sequence_number: int
-
-
 class McpCall(GrowingItem, eq=False, kw_only=True):
     """One call of `tool`. `approved`: the id of the request by which its user allowed it."""
 
@@ -48,7 +42,7 @@ class McpCall(GrowingItem, eq=False, kw_only=True):
         """It begins, without arguments."""
         if self.is_run:
             yield from super().opening()
-            yield self.event(StepEvent, "mcp_call.in_progress")
+            yield self.event(PlacedEvent, "mcp_call.in_progress")
 
     def closing(self, status: Progress) -> Iterator[bytes]:
         """Its arguments are whole: it runs, or is asked for."""
@@ -66,7 +60,7 @@ class McpCall(GrowingItem, eq=False, kw_only=True):
         """It is over: the item, and the events that say so."""
         status: CallStatus = "failed" if answer.is_error else "completed"
         item = self._item(status, answer)
-        return item, self.event(StepEvent, f"mcp_call.{status}") + self.item_event("done", item)
+        return item, self.event(PlacedEvent, f"mcp_call.{status}") + self.item_event("done", item)
 
     def cut(self) -> bytes:
         """The answer ended before the tool had answered."""
@@ -99,6 +93,6 @@ def list_events(item: McpListItem, place: int, numbers: "count[int]") -> Iterato
     """A server was asked for its tools: its item, from beginning to end."""
     placed = PlacedItem(item.id, place, numbers)
     yield placed.item_event("added", msgspec.structs.replace(item, tools=()))
-    yield placed.event(StepEvent, "mcp_list_tools.in_progress")
-    yield placed.event(StepEvent, "mcp_list_tools.completed")
+    yield placed.event(PlacedEvent, "mcp_list_tools.in_progress")
+    yield placed.event(PlacedEvent, "mcp_list_tools.completed")
     yield placed.item_event("done", item)
