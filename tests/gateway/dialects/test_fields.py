@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.dialects import anthropic, ollama, openai, responses
+from gateway.dialects import anthropic, ollama, openai, rerank, responses
 from gateway.dialects.fields import COUNTS, ORDER, SORTS, check_size, json_object, order_object
 from gateway.dialects.responses.stored import read_conversation
 from gateway.terms.errors import GatewayError, InvalidRequest, TooLarge
@@ -98,3 +98,14 @@ def test_texts_and_token_ids_are_no_items() -> None:
 def test_an_order_is_short() -> None:
     with pytest.raises(TooLarge, match=f"{ORDER:,}"):
         order_object(b'{"model": "%s"}' % (b"x" * ORDER))
+
+
+def test_what_no_struct_reads_is_said_below_lists_too() -> None:
+    documents = [{"text": "a", "title": "b"}, {"text": "c", "title": "d"}]
+    body = msgspec.json.encode({"query": "q", "documents": documents, "mood": "good"})
+    asked = rerank.read_rerank(body).request
+    assert [field.name for field in asked.unapplied] == ["mood", "documents[].title"]
+
+
+def test_without_a_body_an_order_is_empty() -> None:
+    assert order_object(b" ") == {}
