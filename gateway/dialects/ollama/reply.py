@@ -95,12 +95,10 @@ class OllamaReply(Reply):
     load_seconds: float = 0.0
     _reason: str = "stop"
     _growing: dict[int, tuple[ToolOpened, list[str]]] = msgspec.field(default_factory=dict)
-    _texts: dict[type[Event], list[str]] = msgspec.field(default_factory=dict)
+    _content: list[str] = msgspec.field(default_factory=list)
+    _thinking: list[str] = msgspec.field(default_factory=list)
     _calls: list[CallWire] = msgspec.field(default_factory=list)
     _logprobs: list[LogprobWire] = msgspec.field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._texts = {Content: [], Reasoning: []}
 
     def add(self, delta: Delta) -> None:
         self._logprobs += map(logprob_wire, delta.logprobs)
@@ -118,10 +116,10 @@ class OllamaReply(Reply):
             case Reasoning() if self.hides_thinking:
                 return b""
             case Content(text) if text:
-                self._texts[Content].append(text)
+                self._content.append(text)
                 return line(self._chunk(content=text))
             case Reasoning(text) if text:
-                self._texts[Reasoning].append(text)
+                self._thinking.append(text)
                 return line(self._chunk(thinking=text))
         called = self._called(event)
         self._calls += called
@@ -148,8 +146,8 @@ class OllamaReply(Reply):
     def whole(self, usage: Usage) -> bytes:
         """The JSON body."""
         chunk = self._chunk(
-            content="".join(self._texts[Content]),
-            thinking="".join(self._texts[Reasoning]),
+            content="".join(self._content),
+            thinking="".join(self._thinking),
             calls=tuple(self._calls),
             logprobs=tuple(self._logprobs),
         )
