@@ -1,30 +1,21 @@
 """Cohere's reply: named events of a stream, or one body; and its errors. Knows no HTTP."""
 
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from backends.contract.protocol import TokenLogprob
 from gateway.dialects.cohere.request import (
     AnswerMessage,
-    CallDelta,
     CalledFunction,
     CalledTool,
-    CallEnd,
-    CallStart,
     ChatAnswer,
-    ContentDelta,
-    ContentEnd,
-    ContentStart,
     Counts,
-    EndDelta,
     FinishReason,
     LogprobWire,
-    MessageDelta,
-    MessageEnd,
-    MessageStart,
     StreamEvent,
     TextBlock,
     ThinkingBlock,
@@ -53,19 +44,6 @@ class CohereError(msgspec.Struct, frozen=True, kw_only=True):
     code: str | None
 
 
-class FailedDelta(msgspec.Struct, frozen=True):
-    """Why a stream broke."""
-
-    error: str
-    finish_reason: Literal["ERROR"] = "ERROR"
-
-
-class MessageFailed(msgspec.Struct, frozen=True, tag="message-end"):
-    """The last event of a broken stream."""
-
-    delta: FailedDelta
-
-
 def error_wire(error: GatewayError) -> CohereError:
     """The body that answers a request with `error`."""
     return CohereError(message=error.message, param=error.param, code=error.code)
@@ -73,7 +51,8 @@ def error_wire(error: GatewayError) -> CohereError:
 
 def error_event(error: GatewayError) -> bytes:
     """The last event of a broken stream."""
-    return named_frame(b"message-end", MessageFailed(FailedDelta(error.message)))
+    why = {"error": error.message, "finish_reason": "ERROR"}
+    return _framed(StreamEvent(type="message-end", delta=why))
 
 
 Kind = Literal["text", "thinking"]
@@ -96,7 +75,8 @@ class CohereReply(Reply):
 
     def opening(self) -> bytes:
         """Whose turn it is."""
-        return _framed(MessageStart(self.id, MessageDelta({"role": "assistant", "content": []})))
+        started = {"message": {"role": "assistant", "content": []}}
+        return _framed(StreamEvent(type="message-start", id=self.id, delta=started))
 
     def delta(self, delta: Delta) -> bytes:
         """Some more of the answer."""
@@ -106,7 +86,9 @@ class CohereReply(Reply):
 
     def closing(self, usage: Usage) -> bytes:
         """The last event: why it ended, and what it cost."""
-        return _framed(MessageEnd(self.id, EndDelta(self._finish, _usage(usage))))
+        cost = _usage(usage)
+        ended = {"finish_reason": self._finish, **({"usage": cost} if cost else {})}
+        return _framed(StreamEvent(type="message-end", id=self.id, delta=ended))
 
     def whole(self, usage: Usage) -> bytes:
         """The JSON body."""
@@ -135,13 +117,13 @@ class CohereReply(Reply):
                 yield from self._closed()
                 self._calls.append((event, []))
                 call = CalledTool(call_id, CalledFunction(name, ""))
-                yield CallStart(index, MessageDelta({"tool_calls": call}))
+                yield _step("tool-call-start", index, tool_calls=call)
             case ArgumentsGrown(index, fragment):
                 self._calls[index][1].append(fragment)
                 grown = {"function": {"arguments": fragment}}
-                yield CallDelta(index, MessageDelta({"tool_calls": grown}))
+                yield _step("tool-call-delta", index, tool_calls=grown)
             case ToolClosed(index):
-                yield CallEnd(index)
+                yield StreamEvent(type="tool-call-end", index=index)
             case Finished() as finished:
                 self._finish = _reason(finished)
                 yield from self._closed()
@@ -156,16 +138,15 @@ class CohereReply(Reply):
             yield from self._closed()
             self._blocks.append((kind, []))
             self._is_open = True
-            started = {"content": {"type": kind, kind: ""}}
-            yield ContentStart(len(self._blocks) - 1, MessageDelta(started))
+            yield _step("content-start", len(self._blocks) - 1, content={"type": kind, kind: ""})
         self._blocks[-1][1].append(text)
-        grown = MessageDelta({"content": {kind: text}})
-        yield ContentDelta(len(self._blocks) - 1, grown, logprobs)
+        grown = _step("content-delta", len(self._blocks) - 1, content={kind: text})
+        yield replace(grown, logprobs=logprobs)
 
     def _closed(self) -> Iterator[StreamEvent]:
         if self._is_open:
             self._is_open = False
-            yield ContentEnd(len(self._blocks) - 1)
+            yield StreamEvent(type="content-end", index=len(self._blocks) - 1)
 
     def _likelihood(self) -> LogprobWire | UnsetType:
         if not self._waiting:
@@ -176,7 +157,12 @@ class CohereReply(Reply):
 
 
 def _framed(event: StreamEvent) -> bytes:
-    return named_frame(str(event.__struct_config__.tag).encode(), event)
+    return named_frame(event.type.encode(), event)
+
+
+def _step(kind: str, index: int, **message: Any) -> StreamEvent:
+    """What comes of one block or call."""
+    return StreamEvent(type=kind, index=index, delta={"message": message})
 
 
 def _block(kind: Kind, text: str) -> TextBlock | ThinkingBlock:

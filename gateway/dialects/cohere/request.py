@@ -189,80 +189,17 @@ class ChatAnswer(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: Sequence[LogprobWire] | UnsetType = UNSET
 
 
-class MessageDelta(msgspec.Struct, frozen=True):
-    """What an event adds to the message."""
+class StreamEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """One event of a stream: `message-start`; of each block `content-start`, `content-delta` and
+    `content-end`, of each call the same with `tool-call`; `message-end`. `delta`: what it adds to
+    the message, at the end why that ended and what it cost.
+    """
 
-    message: dict[str, Any]
-
-
-class EndDelta(msgspec.Struct, frozen=True):
-    """The finish reason and the usage."""
-
-    finish_reason: FinishReason
-    usage: UsageWire | UnsetType = UNSET
-
-
-class MessageStart(msgspec.Struct, frozen=True, tag="message-start"):
-    """An answer begins."""
-
-    id: str
-    delta: MessageDelta
-
-
-class Step(msgspec.Struct, frozen=True):
-    """What comes of one block or call."""
-
-    index: int
-    delta: MessageDelta
-
-
-class ContentStart(Step, frozen=True, tag="content-start"):
-    """A block begins."""
-
-
-class ContentDelta(Step, frozen=True, tag="content-delta"):
-    """A further part of a block."""
-
+    type: str
+    id: str | UnsetType = UNSET
+    index: int | UnsetType = UNSET
+    delta: Mapping[str, Any] | UnsetType = UNSET
     logprobs: LogprobWire | UnsetType = UNSET
-
-
-class ContentEnd(msgspec.Struct, frozen=True, tag="content-end"):
-    """A block is complete."""
-
-    index: int
-
-
-class CallStart(Step, frozen=True, tag="tool-call-start"):
-    """A call begins."""
-
-
-class CallDelta(Step, frozen=True, tag="tool-call-delta"):
-    """A further part of a call's arguments."""
-
-
-class CallEnd(msgspec.Struct, frozen=True, tag="tool-call-end"):
-    """A call is complete."""
-
-    index: int
-
-
-class MessageEnd(msgspec.Struct, frozen=True, tag="message-end"):
-    """The answer ends."""
-
-    id: str
-    delta: EndDelta
-
-
-StreamEvent: TypeAlias = (
-    MessageStart
-    | ContentStart
-    | ContentDelta
-    | ContentEnd
-    | CallStart
-    | CallDelta
-    | CallEnd
-    | MessageEnd
-)
 
 
 NAMES: Mapping[str, str] = {"p": "top_p", "k": "top_k", "stop_sequences": "stop"}  # to ours

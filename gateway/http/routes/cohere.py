@@ -1,7 +1,6 @@
 """Cohere's routes: conversations, vectors and tokens."""
 
 from functools import partial
-from typing import get_args
 
 from litestar import post
 from litestar.types import ASGIApp
@@ -80,7 +79,7 @@ COHERE = Body(
 api[chat] = Described(
     takes=COHERE,
     gives=(ChatAnswer,),
-    events=get_args(StreamEvent),
+    events=(StreamEvent,),
     examples={
         "A question": {"messages": USER, "max_tokens": 8},
         "A tool": {"messages": USER, "tools": [TOOL], "max_tokens": 8},
