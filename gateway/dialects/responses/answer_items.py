@@ -311,9 +311,17 @@ class GrowingItem(PlacedItem, eq=False):
     def grow(self, text: str, logprobs: tuple[TokenLogprob, ...] = ()) -> bytes:
         """Some more of it: the event of nearly every token."""
         wires = self.keep(text, logprobs)
-        shown = wires if self.kind == "message" else UNSET
-        name = f"{self._form.stem}.delta"
-        return self.event(GrownEvent, name, logprobs=shown, delta=text, **self._index)
+        return event(
+            GrownEvent(
+                type=f"response.{self._form.stem}.delta",
+                item_id=self.id,
+                output_index=self.place,
+                sequence_number=next(self.numbers),
+                logprobs=wires if self.kind == "message" else UNSET,
+                delta=text,
+                **self._index,
+            )
+        )
 
     def fragment(self, arguments: str) -> bytes:
         """Some more of a call's arguments."""
