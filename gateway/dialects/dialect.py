@@ -1,8 +1,7 @@
 """The record that every API's dialect has, and the encoding of its replies.
 
 Each module of an API here has a record, `DIALECT`; it is switched by its module's name in `apis` of
-the configuration. A reply is one JSON document, or an event of a stream, with the constant parts
-encoded once.
+the configuration. A reply is one JSON document, or an event of a stream.
 """
 
 from abc import abstractmethod

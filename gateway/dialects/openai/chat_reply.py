@@ -364,13 +364,10 @@ class ChatReply(CompletionReply):
 
     exchange: ChatExchange
     _steps: list[ChoiceSteps] = msgspec.field(default_factory=list)
-    _folds: list[ChoiceFold] = msgspec.field(
-        default_factory=list
-    )  # of the whole answer: those of a stream stay empty
+    _folds: list[ChoiceFold] = msgspec.field(default_factory=list)  # those of a stream stay empty
     _numbers: "count[int]" = msgspec.field(default_factory=count)  # of tools that were run here
-    _of_answer: dict[str, Any] = msgspec.field(
-        default_factory=dict
-    )  # what another server adds beside the choices
+    # What another server adds beside the choices.
+    _of_answer: dict[str, Any] = msgspec.field(default_factory=dict)
     _templates: list[dict[type[Event], FrameTemplate]] = msgspec.field(default_factory=list)
 
     def __post_init__(self) -> None:
