@@ -77,10 +77,16 @@ async def unload_by_get(request: AnyRequest, services: Services) -> ASGIApp:
     return await _unloading(request, services, "")
 
 
-@api(post, ["/api/models/unload", "/api/models/unload/{model:path}"], access="admin", text=TEXT)
-async def unload_some(request: AnyRequest, services: Services, model: str = "") -> ASGIApp:
-    """Unload a model, or all models, as llama-swap does."""
-    return await _unloading(request, services, str(model).strip("/"))
+@api(post, "/api/models/unload", access="admin", text=TEXT)
+async def unload_all(request: AnyRequest, services: Services) -> ASGIApp:
+    """Unload all models, as llama-swap does."""
+    return await _unloading(request, services, "")
+
+
+@api(post, "/api/models/unload/{model:path}", access="admin", text=TEXT)
+async def unload_one(request: AnyRequest, services: Services, model: str) -> ASGIApp:
+    """Unload a model, as llama-swap does."""
+    return await _unloading(request, services, model.strip("/"))
 
 
 async def _unloading(request: AnyRequest, services: Services, model: str) -> ASGIApp:
