@@ -23,7 +23,7 @@ import structlog
 
 from backends.machine import prebuilt
 
-LIBRARIES = ("libggml.so", "libggml.dylib", "ggml.dll", "libggml.dll")
+LIBRARIES = ("libggml.so", "libggml.dylib", "ggml.dll", "libggml.dll", prebuilt.LIBRARY)
 FOR_CARDS = ("ggml-cuda", "ggml-hip", "ggml-vulkan", "ggml-metal", "ggml-sycl", "ggml-musa")
 # ggml_backend_dev_type (ggml-backend.h); main memory's are others
 PROCESSORS, GPU, INTEGRATED = 0, 1, 2
@@ -196,8 +196,8 @@ def libraries() -> Path | None:
     """The folder of the installed llama.cpp's, found without importing it."""
     if (named := os.environ.get("LLAMA_CPP_LIB_PATH")) is not None:
         return Path(named)
-    if (links := prebuilt.folder()) is not None:
-        return links
+    if (library := prebuilt.library()) is not None:
+        return library.parent
     package = find_spec("llama_cpp")
     folders = package.submodule_search_locations if package else None
     return next((Path(folder, "lib") for folder in folders or ()), None)
@@ -219,7 +219,11 @@ def offloads() -> bool:
 
 
 def built_for_cards(folder: Path) -> bool:
-    """Every kind of card is a library of its own beside `ggml-base` and `ggml-cpu`."""
+    """Every kind of card is a library of its own beside `ggml-base` and `ggml-cpu`, but in the
+    prebuilt one, which has them all.
+    """
+    if (whole := folder / prebuilt.LIBRARY).exists():
+        return any(prebuilt.holds(whole, symbol) for symbol in prebuilt.FOR_CARDS)
     names = [file.name for file in folder.glob("*ggml-*")]
     return any(kind in name for name in names for kind in FOR_CARDS)
 

@@ -1,14 +1,12 @@
 """llama.cpp as it comes compiled in the wheel of xllamacpp, for llama-cpp-python's bindings, which
 are installed without a library then. Imports neither.
 
-The wheel's one extension module is llama.cpp, mtmd and ggml together. Links to it stand in a folder
-under the names that the bindings and `backends.machine.ggml` look for.
+The wheel's one extension module is llama.cpp, mtmd and ggml together.
 """
 
 import ctypes
 import mmap
 import os
-import tempfile
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version
@@ -21,14 +19,8 @@ from backends.contract.catalog import RECEIPT, SCRIPT
 
 BINDINGS, WHEEL = "llama-cpp-python", "xllamacpp"
 LIBRARY = "xllamacpp.abi3.so"
-FOLDER = "prebuilt"  # in the folder of the bindings
-NAMES = ("llama", "mtmd", "ggml", "ggml-base", "ggml-cpu")
 # What the library exports where it was built for cards. ROCm's names are CUDA's.
-FOR_CARDS = {
-    "ggml-cuda": b"\0ggml_backend_cuda_init\0",
-    "ggml-vulkan": b"\0ggml_backend_vk_init\0",
-    "ggml-metal": b"\0ggml_backend_metal_init\0",
-}
+FOR_CARDS = tuple(b"\0ggml_backend_%b_init\0" % kind for kind in (b"cuda", b"vk", b"metal"))
 
 
 class Newer(msgspec.Struct, frozen=True):
@@ -72,49 +64,22 @@ FITTING: Mapping[str, Pair] = {
 
 
 @cache
-def folder() -> Path | None:
-    """Where the links stand, which are made at the first call; None where the wheel is not
-    installed, the bindings have a library of their own, or LLAMA_CPP_LIB_PATH names one.
+def library() -> Path | None:
+    """The wheel's; None where that is not installed, the bindings have a library of their own, or
+    LLAMA_CPP_LIB_PATH names one.
     """
     if "LLAMA_CPP_LIB_PATH" in os.environ:
         return None
     bindings, wheel = find_spec("llama_cpp"), find_spec(WHEEL)
     if bindings is None or wheel is None or bindings.origin is None or wheel.origin is None:
         return None
-    own, library = Path(bindings.origin).parent, Path(wheel.origin).parent / LIBRARY
-    if list(own.glob("lib/libllama.*")) or not library.exists():
-        return None
-    return _linked(own / FOLDER, library)
+    own, found = Path(bindings.origin).parent, Path(wheel.origin).parent / LIBRARY
+    return found if found.exists() and not list(own.glob("lib/libllama.*")) else None
 
 
-def _linked(place: Path, library: Path) -> Path:
-    """A folder of links to `library`: at `place`, or where that can't be written, elsewhere."""
-    cards = (name for name, symbol in FOR_CARDS.items() if holds(library, symbol))
-    wanted = {f"lib{name}.so" for name in (*NAMES, *cards)}
-    try:
-        place.mkdir(exist_ok=True)
-        known = {one.name: one.resolve() == library.resolve() for one in place.glob("*.so")}
-        for name in wanted - {name for name, fits in known.items() if fits}:
-            _link(place / name, library)
-        for name in known.keys() - wanted:
-            (place / name).unlink(missing_ok=True)
-    except OSError:  # installed for all by the system's administrator
-        place = Path(tempfile.mkdtemp(prefix="roundhouse-llamacpp-"))
-        for name in wanted:
-            _link(place / name, library)
-    return place
-
-
-def _link(link: Path, library: Path) -> None:
-    """At once: other processes make the same links, or load the library by them."""
-    made = link.with_suffix(f".{os.getpid()}")
-    made.symlink_to(library)
-    made.replace(link)
-
-
-def holds(library: Path, text: bytes) -> bool:
+def holds(path: Path, text: bytes) -> bool:
     """Whether it stands anywhere in the file."""
-    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         return data.find(text) >= 0
 
 
@@ -133,23 +98,23 @@ def fitting() -> Pair:
     return FITTING[version(BINDINGS)]
 
 
-def other_build(library: ctypes.CDLL) -> list[str]:
+def other_build(loaded: ctypes.CDLL) -> list[str]:
     """Whether the wheel's llama.cpp is another than the one that was tried. The wheel has neither
     its commit nor its build number, but ggml's version.
     """
-    pair, found = fitting(), ggml_version(library)
+    pair, found = fitting(), ggml_version(loaded)
     return [] if found == pair.ggml else [f"ggml is {found}, not {pair.ggml}"]
 
 
-def ggml_version(library: ctypes.CDLL) -> str:
+def ggml_version(loaded: ctypes.CDLL) -> str:
     """Of the loaded library, also of one that was compiled."""
-    library.ggml_version.restype = ctypes.c_char_p
-    return bytes(library.ggml_version()).decode()
+    loaded.ggml_version.restype = ctypes.c_char_p
+    return bytes(loaded.ggml_version()).decode()
 
 
 def described() -> str:
     """What the installed llama.cpp is, for people, and what another one would gain."""
-    if folder() is None:
+    if library() is None:
         return "compiled for this machine, or taken from an index"
     return f"prebuilt in {WHEEL} {version(WHEEL)}; {gain()}"
 

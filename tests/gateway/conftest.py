@@ -8,7 +8,7 @@ import pytest
 from backends.engines.llamacpp import library
 from backends.machine import prebuilt
 
-if prebuilt.folder() is not None:
+if prebuilt.library() is not None:
     library.imported()  # tests that import the bindings themselves would look for a compiled one
 
 SLOW_TO_IMPORT = {"torch", "transformers", "exllamav2", "exllamav3"}

@@ -66,16 +66,16 @@ def imported() -> Any:
     """The bindings, `llama_cpp.llama_cpp`. Raises ImportError where they or a library are missing,
     or don't fit together.
     """
-    folder = prebuilt.folder()
-    if folder is not None:
+    library = prebuilt.library()
+    if library is not None:
         if reason := prebuilt.misfit():
             raise ImportError(reason)
-        _load_from(folder)
+        _load(library)
     bindings = import_module("llama_cpp.llama_cpp")
     if ggml.has_variants():
         ggml.here()  # which takes the one for this processor
     wrong: list[str] = []
-    if folder is not None:
+    if library is not None:
         renew(bindings, prebuilt.fitting())
         wrong += prebuilt.other_build(bindings._lib)  # noqa: SLF001 - the loaded library
     wrong += differences(bindings)
@@ -121,8 +121,8 @@ def _absent(name: str) -> Callable[..., Any]:
     return absent
 
 
-def _load_from(folder: Path) -> None:
-    """From now on the bindings find their libraries in `folder`."""
+def _load(library: Path) -> None:
+    """From now on the bindings find all of their libraries in this one."""
     package = find_spec("llama_cpp")
     assert package is not None
     assert package.origin is not None
@@ -133,9 +133,7 @@ def _load_from(folder: Path) -> None:
     assert spec.loader is not None
     loader: ModuleType = module_from_spec(spec)
     spec.loader.exec_module(loader)
-    vars(loader)["load_shared_library"] = lambda name, _path: Prebuilt(
-        str(folder / f"lib{name}.so")
-    )
+    vars(loader)["load_shared_library"] = lambda _name, _path: Prebuilt(str(library))
     sys.modules[EXTENSIONS] = loader
 
 

@@ -316,7 +316,8 @@ def of_this_machine() -> CpuLayouts:
     systems don't report it: there nothing is added.
     """
     folder = ggml.libraries()
-    libraries = [] if folder is None else list(folder.glob("*ggml-cpu*.so"))
+    patterns = ("*ggml-cpu*.so", prebuilt.LIBRARY)
+    libraries = [one for pattern in patterns if folder for one in folder.glob(pattern)]
     tiled = [file for file in libraries if prebuilt.holds(file, AMX_BUILT)]
     return CpuLayouts(
         features=_features(Path("/proc/cpuinfo")) if platform.system() == "Linux" else frozenset(),

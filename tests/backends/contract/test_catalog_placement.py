@@ -9,7 +9,7 @@ from backends.contract import catalog
 from backends.contract.catalog import BACKENDS, Cards, ModelFiles, Placement
 from backends.engines.llamacpp import files as llamacpp
 from backends.engines.transformers import files as transformers
-from backends.machine import ggml
+from backends.machine import ggml, prebuilt
 from config.engines import (
     EngineOptions,
     ExLlamaV2Options,
@@ -158,4 +158,13 @@ def test_a_build_for_the_cpu_puts_nothing_on_a_card() -> None:
 def test_a_build_for_cards_has_their_library(library: str, for_cards: bool, tmp_path: Path) -> None:
     for name in ("libggml-base.so", "libllama.so", library):
         (tmp_path / name).touch()
+    assert ggml.built_for_cards(tmp_path) == for_cards
+
+
+@pytest.mark.parametrize(("kind", "for_cards"), [("cpu", False), ("cuda", True), ("vk", True)])
+def test_the_prebuilt_library_exports_what_it_was_built_for(
+    kind: str, for_cards: bool, tmp_path: Path
+) -> None:
+    names = f"\0ggml_backend_cpu_init\0ggml_backend_{kind}_init\0"
+    (tmp_path / prebuilt.LIBRARY).write_text(names)
     assert ggml.built_for_cards(tmp_path) == for_cards

@@ -2,8 +2,6 @@
 
 import ctypes
 import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -67,26 +65,3 @@ def test_a_function_that_is_not_there_fails_when_it_is_called() -> None:
 def test_the_pair_that_is_installed_is_the_one_that_was_tried() -> None:
     known = pins()
     assert prebuilt.FITTING[known[prebuilt.BINDINGS]].wheel == known[prebuilt.WHEEL]
-
-
-LINKING = """
-import sys
-from pathlib import Path
-from backends.machine.prebuilt import _linked
-place, library = map(Path, sys.argv[1:])
-for _ in range(200):
-    assert _linked(place, library) == place
-    assert all((place / f"lib{name}.so").exists() for name in ("llama", "mtmd", "ggml"))
-"""
-
-
-def test_processes_that_begin_at_once_make_the_same_links(tmp_path: Path) -> None:
-    """Of two releases even, as while one is installed over the other."""
-    place, libraries = tmp_path / "links", [tmp_path / "one", tmp_path / "other"]
-    for library in libraries:
-        library.write_bytes(b"a library")
-    begun = [
-        subprocess.Popen([sys.executable, "-c", LINKING, place, library], cwd=ROOT)
-        for library in libraries
-    ]
-    assert [process.wait() for process in begun] == [0, 0]
