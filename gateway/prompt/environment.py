@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from jinja2 import TemplateError, TemplateSyntaxError, meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.filters import FILTERS as DEFAULT_FILTERS
-from jinja2.filters import sync_do_slice
+from jinja2.filters import do_batch, do_round, sync_do_slice
 from jinja2.parser import Parser
 from jinja2.runtime import Context, LoopContext, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -111,18 +111,10 @@ def _sum(context: Context, items: Any, attribute: Any = None, start: Any = 0) ->
     return total
 
 
-def _batch(items: Any, linecount: Any, fill_with: Any = None) -> Any:
-    return list(_JINJA["batch"](items, bounded(linecount), fill_with))
-
-
-def _slice(items: Any, slices: Any, fill_with: Any = None) -> Any:
-    return list(sync_do_slice(items, bounded(slices), fill_with))
-
-
 def _round(value: Any, precision: Any = 0, method: Any = "common") -> Any:
     if abs(int(precision)) > 100:
         raise TemplateError("the template rounds to too many places")
-    return _JINJA["round"](value, int(precision), method)
+    return do_round(value, int(precision), method)
 
 
 def _cased(name: str) -> Operation:
@@ -134,8 +126,6 @@ def _cased(name: str) -> Operation:
     return changed
 
 
-_JINJA: Mapping[str, Operation] = DEFAULT_FILTERS
-
 _OWN: Mapping[str, Operation] = {
     "string": _text,
     "safe": lambda value: value,  # nothing is escaped here: it is a text like others
@@ -146,8 +136,10 @@ _OWN: Mapping[str, Operation] = {
     "format": _format,
     "tojson": tojson,
     "sum": _sum,
-    "batch": _batch,
-    "slice": _slice,
+    "batch": lambda items, linecount, fill_with=None: do_batch(
+        items, bounded(linecount), fill_with
+    ),
+    "slice": lambda items, slices, fill_with=None: sync_do_slice(items, bounded(slices), fill_with),
     "round": _round,
     "center": lambda text, width=80: TEXT_METHODS["center"](_text(text), width),
     **{name: _cased(name) for name in ("upper", "lower", "capitalize")},

@@ -28,8 +28,7 @@ from gateway.splitter.payloads.writing import (
     quoted,
 )
 
-_NAME = re.compile(r"[\w.-]*")
-_KEYWORD = re.compile(r"[\w.-]*")  # schemas have others than Python
+_NAME = re.compile(r"[\w.-]*")  # of keywords too: schemas have others than Python
 
 
 def parse(reader: Reader, calls: Calls, syntax: PythonicCalls) -> Parsing[None]:
@@ -88,7 +87,7 @@ def _keyword(reader: Reader) -> Parsing[str]:
     """The name of the next argument, with its "="; "" where the arguments end, with their ")"."""
     if (yield from reader.accept((")",))):
         return ""
-    keyword = yield from reader.run(_KEYWORD)
+    keyword = yield from reader.run(_NAME)
     yield from reader.spaced(reader.expect("="))
     if not keyword:
         raise Malformed("an argument without a name")
@@ -171,7 +170,7 @@ def _written_arguments(lark: Lark, tool: WritableTool, head: str = "") -> str:
 
 
 def _written_keyword(key: str) -> str:
-    if not key or not _KEYWORD.fullmatch(key):
+    if not key or not _NAME.fullmatch(key):
         raise Unwritable(f"{key[:60]!r} can't be written as a keyword")
     return literal(f"{key}=")
 
