@@ -403,7 +403,8 @@ class _GrammarReader:
                 digits = value.replace(" ", "")
                 yield digits if digits[0] == "{" else f"{{{digits[1:].replace('..', ',')}}}"
             case "sign" if value not in ":,":
-                yield from {"[": "(", "]": ")?"}.get(value, value)
+                signs = {"[": "(", "]": ")?"}.get(value, value)
+                yield from (_SIGNS.get(sign, sign) for sign in signs)
             case _:
                 raise UnreadableGrammar(f"{value!r:.60}")
 
@@ -470,15 +471,8 @@ def _may_end(rest: list[Token], unknown: Collection[str]) -> bool:
             one = _may_end(rest, unknown)
         else:
             one = not isinstance(each, Name) or each.name not in unknown
-        while rest and _is_count(rest[-1]):
-            one = _may_be_none(rest.pop()) or one
+        while rest and isinstance(bounds := rest[-1], str) and bounds.startswith("{"):
+            rest.pop()
+            one = one or bounds[1] in "0,"
         whole = whole and one
     return found or whole
-
-
-def _is_count(token: Token) -> bool:
-    return isinstance(token, str) and token[0] in "*+?{" if token else False
-
-
-def _may_be_none(count: Token) -> bool:
-    return isinstance(count, str) and (count in ("*", "?") or count[1:2] in ("0", ","))
