@@ -49,17 +49,16 @@ class Agreements(msgspec.Struct):
             agreement.spent += seconds * (1.0 - speed)
 
     def together(
-        self, claim: ModelRecord, victims: Sequence[str]
-    ) -> tuple[Bytes, tuple[str, ...]] | None:
+        self, claim: ModelRecord, victims: Sequence[ModelRecord]
+    ) -> tuple[Bytes, tuple[ModelRecord, ...]] | None:
         """Where `claim` and those that would leave for it are better kept together: its way, and
         who has to leave all the same, to come back in a smaller one. None: they take turns, as
         those do that lie on other machines alone.
         """
-        residents = [self.records[name] for name in victims]
-        near = all(one.phase == "loaded" and HERE in one.nodes for one in residents)
+        near = all(one.phase == "loaded" and HERE in one.nodes for one in victims)
         if self.rules.share == "never" or not near or claim.retrying is not None:
             return None
-        group = (claim, *residents)
+        group = (claim, *victims)
         rivals = [self._rival(one.model.name, one.model, one) for one in group]
         if not rivals[0].ways:
             return None
@@ -71,12 +70,12 @@ class Agreements(msgspec.Struct):
             return None
         way = agreement.way(claim.model.name, claim.model.all_ways)
         assert way is not None, "it was chosen of these"
-        leavers = [one for one in residents if not agreement.keeps(one.model.name, one.held)]
+        leavers = (one for one in victims if not agreement.keeps(one.model.name, one.held))
         for name in agreement.parts:
             self.end(name)
         self._agreements |= dict.fromkeys(agreement.parts, agreement)
         claim.share(way.need)
-        return way.need, tuple(one.model.name for one in leavers)
+        return way.need, tuple(leavers)
 
     def end(self, name: str) -> None:
         """The agreement of that model is over, if there is one."""

@@ -16,7 +16,7 @@ from backends.contract.remote import RemoteStanding
 from backends.machine.devices import main_bandwidth
 from config.values import alike
 from gateway.registry.entry import ModelEntry
-from gateway.registry.eviction import candidate, choose_victims, cost
+from gateway.registry.eviction import choose_victims, cost
 from gateway.registry.folders import Unusable
 from gateway.registry.gauges import Gauge
 from gateway.registry.memory import by_use
@@ -338,12 +338,13 @@ class Overview(RegistryParts, kw_only=True):
         if plan is None or entry.files.elsewhere is not None:
             return None
         moves, now = self.moves, self.clock.now()
+        last = self.planner.history.get(plan.entry.files, plan.loads)
         resident, loading = moves.residents.get(entry.name), moves.loading.get(entry.name)
         return alike(ModelCost, self.planner.facts(plan))(
             devices=self._devices(entry.name, plan),
             parts=_parts(plan),
             measured=plan.measured,
-            load_seconds=self.planner.last_load(plan),
+            load_seconds=last.load_seconds if last else None,
             loading_for=now - loading.started if loading else None,
             loaded_for=now - resident.arrived if resident else None,
         )
@@ -412,13 +413,12 @@ class Overview(RegistryParts, kw_only=True):
         if any(all(size <= 0 for size in lack.values()) for lack in missing):
             return Fit(verdict="fits")
         now = self.clock.now()
-        goers = [
-            candidate(record, now) for record in self.scheduler.records() if _may_go(record, name)
-        ]
-        chosen = [names for lack in missing if (names := choose_victims(goers, lack)) is not None]
-        if not chosen:  # what loads or is claimed may stand in its way, too
-            return Fit(verdict="fits_after", unload=tuple(goer.name for goer in goers))
-        return Fit(verdict="fits_after", unload=min(chosen, key=lambda names: cost(goers, names)))
+        goers = tuple(record for record in self.scheduler.records() if _may_go(record, name))
+        ways = (choose_victims(goers, lack, now) for lack in missing)
+        chosen = (victims for victims in ways if victims is not None)
+        # What loads or is claimed may stand in its way, too: then all go.
+        victims = min(chosen, key=lambda victims: cost(victims, now), default=goers)
+        return Fit(verdict="fits_after", unload=tuple(one.model.name for one in victims))
 
     def fitting(self, needs: Sequence[Bytes]) -> Bytes:
         """See `MemoryLedger.fitting`."""

@@ -172,10 +172,9 @@ class LoadPlanner(msgspec.Struct):
 
     def known(self, entry: ModelEntry) -> LoadPlan | None:
         """As `plan`, but None where it can't be estimated."""
-        try:
+        with suppress(ModelUnavailable):
             return self.plan(entry)
-        except ModelUnavailable:
-            return None
+        return None
 
     def planned(self, name: str, need: Bytes) -> LoadPlan:
         """The plan of the load that the scheduler ordered under this name: of those last made known
@@ -252,11 +251,6 @@ class LoadPlanner(msgspec.Struct):
     def pin(self, name: str, *, pinned: bool) -> None:
         """Whatever its entry says, from now on."""
         self._pinned[name] = pinned
-
-    def last_load(self, plan: LoadPlan) -> float | None:
-        """Seconds that the last load of this model with these options took."""
-        last = self.history.get(plan.entry.files, plan.loads)
-        return last.load_seconds if last else None
 
     def options(self, entry: ModelEntry) -> EngineOptions:
         """The options in force."""

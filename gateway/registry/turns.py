@@ -22,7 +22,7 @@ import msgspec
 
 from config.settings import TURN, SwapConfig
 from gateway.registry.agreements import Agreements
-from gateway.registry.eviction import EvictionCandidate, candidate, choose_victims, cost
+from gateway.registry.eviction import choose_victims, cost
 from gateway.registry.ledger import MemoryLedger
 from gateway.registry.nodes import HERE, node_of, nodes_of
 from gateway.registry.patience import (
@@ -175,10 +175,9 @@ class Turns(msgspec.Struct):
             if missing.keys() & record.held.keys()
         ]
         evictable = [record for record in loaded if not record.model.pinned]
-        names = choose_victims([candidate(record, now) for record in evictable], missing)
-        for record in evictable:
-            if names is None or record.model.name in names:
-                record.drain("budget")
+        victims = choose_victims(evictable, missing, now)
+        for record in evictable if victims is None else victims:
+            record.drain("budget")
 
     def keep_pinned(self, now: float) -> None:
         """What was pinned since it began to drain stays, whatever it drains for: others go in its
@@ -257,13 +256,13 @@ class Turns(msgspec.Struct):
 
     def _cheapest(
         self, claim: ModelRecord, needs: Sequence[Bytes], now: float, *, used: bool
-    ) -> tuple[tuple[bool, float, int], Bytes, tuple[str, ...]] | None:
+    ) -> tuple[tuple[bool, float, int], Bytes, tuple[ModelRecord, ...]] | None:
         """For which of `needs` room is made at the least cost, the first of equals, and who goes
         for it; None: for none of them. What it can have of a device is computed once: many needs
         have each.
         """
-        best: tuple[tuple[bool, float, int], Bytes, tuple[str, ...]] | None = None
-        there: dict[frozenset[str], list[EvictionCandidate]] = {}
+        best: tuple[tuple[bool, float, int], Bytes, tuple[ModelRecord, ...]] | None = None
+        there: dict[frozenset[str], list[ModelRecord]] = {}
         most: Counter[str] = Counter()  # bytes that could become free, by device
         reach = cache(lambda device: self.room.within_reach(device, (claim,)))
         looked = 0
@@ -276,18 +275,18 @@ class Turns(msgspec.Struct):
                     break
                 there[nodes] = list(self._candidates(claim, nodes, now, used=used))
                 for one in there[nodes]:
-                    most.update(one.holds)
+                    most.update(one.held)
             missing = {device: size - reach(device) for device, size in need.items()}
             if any(size > max(0, most[device]) for device, size in missing.items()):
                 continue
-            names = choose_victims(there[nodes], missing)
-            if names is None:
+            victims = choose_victims(there[nodes], missing, now)
+            if victims is None:
                 continue
             looked += 1
-            in_use, value, count = cost(there[nodes], names)
+            in_use, value, count = cost(victims, now)
             price = in_use, value + claim.model.copying.get(node_of(need), 0.0), count
             if best is None or price < best[0]:
-                best = price, need, names
+                best = price, need, victims
         return best
 
     def _nodes(self, need: Bytes) -> frozenset[str]:
@@ -299,7 +298,7 @@ class Turns(msgspec.Struct):
 
     def _candidates(
         self, claim: ModelRecord, nodes: frozenset[str], now: float, *, used: bool
-    ) -> Iterator[EvictionCandidate]:
+    ) -> Iterator[ModelRecord]:
         """Models on these nodes that may be evicted for `claim`: none that is pinned, and none just
         loaded unless `claim` insists.
         """
@@ -307,7 +306,7 @@ class Turns(msgspec.Struct):
             if record.nodes.isdisjoint(nodes):
                 continue
             if record.phase == "parked" and not record.is_claim:
-                yield candidate(record, now)
+                yield record
             if record.phase != "loaded" or record.model.pinned:
                 continue
             idle = record.is_idle
@@ -315,19 +314,18 @@ class Turns(msgspec.Struct):
                 continue
             until = (lingers_until if idle else serves_until)(record, self.rules)
             if claim.insists or now >= until:
-                yield candidate(record, now)
+                yield record
             else:
                 for node in record.nodes:
                     self._moments[node] = min(until, self._moments.get(node, NEVER))
 
-    def _begin(self, claim: ModelRecord, victims: tuple[str, ...]) -> None:
+    def _begin(self, claim: ModelRecord, victims: tuple[ModelRecord, ...]) -> None:
         self._end(claim)
         assert claim.chosen is not None
-        leavers = tuple(self.records[name] for name in victims)
         self._swaps[claim.model.name] = Swap(
-            claim, leavers, node_of(claim.chosen), self._nodes(claim.chosen)
+            claim, victims, node_of(claim.chosen), self._nodes(claim.chosen)
         )
-        for victim in leavers:
+        for victim in victims:
             victim.drain("room")
 
     def _end(self, claim: ModelRecord) -> None:
