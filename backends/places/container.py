@@ -170,40 +170,34 @@ class Mailbox:
         return self._last
 
 
-class Mailboxes:
-    """Those of all jobs, by their keys."""
+class Mailboxes(dict[int, Mailbox]):
+    """Those of all jobs, by their keys; none of a job whose reader is gone."""
 
-    def __init__(self) -> None:
-        self._open: dict[int, Mailbox] = {}
-        self.pace: float | None = None  # steps a second of the last job that was alone
+    pace: float | None = None  # steps a second of the last job that was alone
 
     @contextmanager
     def opened(self, key: int, finish: Callable[[], None]) -> Iterator[Mailbox]:
         """The mailbox of a job, for as long as the job is known here."""
         mailbox = Mailbox(asyncio.get_running_loop(), finish)
-        mailbox.alone = not self._open
-        for other in self._open.values():
+        mailbox.alone = not self
+        for other in self.values():
             other.alone = False
-        self._open[key] = mailbox
+        self[key] = mailbox
         try:
             yield mailbox
         finally:
-            del self._open[key]
+            del self[key]
             self.pace = mailbox.pace or self.pace
             mailbox.let_go()
 
-    def get(self, key: int) -> Mailbox | None:
-        """A job's; None where its reader is gone, so that nobody waits for what comes."""
-        return self._open.get(key)
-
     def lose(self, failure: Failure) -> None:
         """Nothing more comes of any job."""
-        self.deliver([(key, failure) for key, mailbox in self._open.items() if not mailbox.over])
+        self.deliver([(key, failure) for key, mailbox in self.items() if not mailbox.over])
 
     def deliver(self, outputs: Sequence[tuple[int, Output | Failure]]) -> None:
         """Put each into its mailbox, on the event loop's thread."""
         for key, output in outputs:
-            if (mailbox := self._open.get(key)) is not None:
+            if (mailbox := self.get(key)) is not None:
                 mailbox.put(output)
 
 

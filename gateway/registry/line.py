@@ -134,33 +134,27 @@ class Place:
         return news
 
 
-class Places:
+class Places(dict[int, Place]):
     """All waiters and holders of leases, by ticket number."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._numbers = itertools.count(1)
-        self._places: dict[int, Place] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._places)
-
-    def __getitem__(self, number: int) -> Place:
-        return self._places[number]
 
     def take(self, model: str, now: float, wish: Wish) -> Place:
         """A new place, with the next ticket."""
         ticket = alike(Ticket, wish)(number=next(self._numbers), arrived=now)
-        place = self._places[ticket.number] = Place(ticket, model)
+        place = self[ticket.number] = Place(ticket, model)
         return place
 
     def give_up(self, place: Place) -> None:
         """Its owner left, or gave the lease back."""
-        del self._places[place.ticket.number]
+        del self[place.ticket.number]
 
     def report(self, record: ModelRecord, progress: Progress | None) -> None:
         """Report to all waiters in this model's line where they stand."""
         for position, ticket in enumerate(record.in_turn(), start=1):
-            self._places[ticket.number].report(
+            self[ticket.number].report(
                 Waiting(
                     model=record.model.name,
                     position=position,
@@ -171,7 +165,7 @@ class Places:
 
     def abort(self, model: str | None = None) -> int:
         """Cut off the answers of a model, or of all; how many there were."""
-        leases = [place for place in self._places.values() if place.is_lease]
+        leases = [place for place in self.values() if place.is_lease]
         doomed = [place for place in leases if model in (None, place.model)]
         for place in doomed:
             place.scope.cancel()

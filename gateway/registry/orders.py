@@ -113,8 +113,7 @@ class Orders(RegistryParts, kw_only=True):
             self.watch(outcome)
             return
         if isinstance(outcome, Broken):
-            self.broke(outcome.name, outcome.reason, rest=outcome.rest)
-            self.note_change()
+            self._broke(outcome)
             return
         now, name, scheduler = self.clock.now(), outcome.event.model, self.scheduler
         match outcome:
@@ -144,15 +143,14 @@ class Orders(RegistryParts, kw_only=True):
         self.watch(outcome.event)
         self.note_change()
 
-    def broke(self, name: str, reason: str, *, rest: bool = True) -> None:
-        """A model in memory was noticed to be unusable, perhaps not for the first time. `rest`: see
-        `Scheduler.broke`.
-        """
+    def _broke(self, found: Broken) -> None:
+        """A model in memory was noticed to be unusable, perhaps not for the first time."""
+        now, name, reason = self.clock.now(), found.name, found.reason
         record = self.scheduler.residency(name)
         if record is None or (record.phase, record.leaving) == ("draining", "broken"):
             return
         log.warning("the model broke", model=name, reason=reason)
-        self.carry_out(self.scheduler.broke(self.clock.now(), name, reason, rest=rest), name)
+        self.carry_out(self.scheduler.broke(now, name, reason, rest=found.rest), name)
 
     def _report_places(self, name: str) -> None:
         self.changed(name)

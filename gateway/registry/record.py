@@ -63,7 +63,6 @@ class ModelRecord:
         self.parking: Bytes | None = None  # what it will hold when it has left
         self.line: dict[int, Ticket] = {}  # in order of arrival; see `in_turn`
         self.turns: dict[str, int] = {}  # when an owner had its last turn, by numbers that grow
-        self._owners: Counter[str] = Counter()  # of those in line
         self._bystanders = 0  # of those in line, who hold nothing
         self.users: dict[int, Ticket] = {}
         self.leaving: WhyUnload = "room"  # why it drains
@@ -179,9 +178,8 @@ class ModelRecord:
         """It waits. An owner who did not wait before is the last whose turn comes."""
         if not self.line:
             self.turns.clear()
-        if not self._owners[ticket.owner]:
+        if all(other.owner != ticket.owner for other in self.line.values()):
             self.turns[ticket.owner] = self._next_turn()
-        self._owners[ticket.owner] += 1
         self._bystanders += not ticket.holds
         self.line[ticket.number] = ticket
         self._records.waiting += ticket.holds
@@ -190,9 +188,6 @@ class ModelRecord:
     def give_up(self, number: int) -> None:
         """One that waited leaves the line."""
         ticket = self.line.pop(number)
-        self._owners[ticket.owner] -= 1
-        if not self._owners[ticket.owner]:
-            del self._owners[ticket.owner]
         self._bystanders -= not ticket.holds
         self._records.waiting -= ticket.holds
         self._records.note_asked(self)
@@ -224,11 +219,11 @@ class ModelRecord:
         leases is next, of equals the one whose last turn was longest ago. Of one owner, first come,
         first served. Leases that are given back meanwhile change it.
         """
-        if len(self._owners) < 2:
-            return tuple(self.line.values())
         tickets: dict[str, deque[Ticket]] = {}
         for ticket in self.line.values():
             tickets.setdefault(ticket.owner, deque()).append(ticket)
+        if len(tickets) < 2:
+            return tuple(self.line.values())
         holds = Counter(ticket.owner for ticket in self.users.values())
         owners = [(holds[owner], self.turns[owner], owner) for owner in tickets]
         heapq.heapify(owners)

@@ -539,17 +539,13 @@ class Registry:
     @contextmanager
     def _in_line(self, entry: ModelEntry, wish: Wish) -> Iterator[Place]:
         """A place in line that is given up, or the lease it became given back, without an await."""
+        record = self._scheduler.residency(entry.name)
+        # Where one is free at once nothing is planned.
+        model = record.model if record and record.is_open else self._planner.model(entry)
         place = self._places.take(entry.name, self._clock.now(), wish)
         try:
-            record = self._scheduler.residency(entry.name)
-            # Where one is free at once nothing is planned.
-            model = record.model if record and record.is_open else self._planner.model(entry)
-            orders = self._scheduler.requested(self._clock.now(), place.ticket, model)
+            orders = self._scheduler.requested(place.ticket.arrived, place.ticket, model)
             self._orders.carry_out(orders, entry.name)
-        except BaseException:
-            self._places.give_up(place)
-            raise
-        try:
             yield place
         finally:
             self._places.give_up(place)

@@ -187,9 +187,16 @@ class Shelf:
         return self._families.get(_family_of(origin, tokens), ())
 
     def _starts(self, origin: Origin, prompt: bytes, most: int) -> Iterator[tuple[Entry, int]]:
-        """Entries, and where a prompt can go on from each."""
-        for entry in self._family(origin, prompt):
+        """Entries, and where a prompt can go on from each; none that has less than one before it:
+        what was kept last is most likely gone on from.
+        """
+        farthest = 0
+        for entry in reversed(self._family(origin, prompt)):
+            last = slice(max(0, farthest - BLOCK) * WORD, farthest * WORD)
+            if entry.tokens[last] != prompt[last]:
+                continue
             if start := entry.start(min(shared(entry.tokens, prompt), most)):
+                farthest = max(farthest, start)
                 yield entry, start
 
     def _known(self, origin: Origin, tokens: bytes) -> tuple[Entry | None, int]:

@@ -76,18 +76,15 @@ class Unreached(LoadFailed):
     """The node itself can't be asked, or is not ours."""
 
 
-class Owed:
+class Owed(dict[int, tuple[int, int]]):
     """What may still come of the jobs that a node has: outputs, and characters of their texts."""
-
-    def __init__(self) -> None:
-        self._left: dict[int, tuple[int, int]] = {}
 
     def begin(self, begun: Begin, context_length: int) -> None:
         """A job is sent there."""
         job = begun.job
         tokens = context_length if job.max_tokens is None else job.max_tokens
         outputs = SPARE + len(job.prompt) + 2 * min(tokens, context_length)
-        self._left[begun.key] = outputs, SPARE_TEXT
+        self[begun.key] = outputs, SPARE_TEXT
 
     def take(self, event: Event) -> None:
         """Something has come. Raises ValueError where it is more than was asked for."""
@@ -96,15 +93,15 @@ class Owed:
                 for key, output in outputs:
                     self._one(key, output)
             case Left(key):
-                self._left.pop(key, None)
+                self.pop(key, None)
 
     def _one(self, key: int, output: Output | Failure) -> None:
-        if key not in self._left:
+        if key not in self:
             raise ValueError("outputs of a job that isn't there")
-        outputs, characters = self._left[key]
+        outputs, characters = self[key]
         match output:
             case Ended() | Failure():
-                del self._left[key]
+                del self[key]
                 return
             case Piece(text=text, tokens=tokens):
                 outputs -= max(1, len(tokens))
@@ -113,7 +110,7 @@ class Owed:
                 outputs -= 1
         if outputs < 0 or characters < 0:
             raise ValueError("more of an answer than was asked for")
-        self._left[key] = outputs, characters
+        self[key] = outputs, characters
 
 
 class NodePort(FramedPort):
