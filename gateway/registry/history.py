@@ -137,14 +137,11 @@ class History:
 
         Whether anything was known.
         """
-        digest = self._digest(files)
-        sized = {
-            key: measurement
-            for key, measurement in self._learned.loads.items()
-            if measurement.size is not None and key.startswith(f"{digest}#")
-        }
-        for key, measurement in sized.items():
-            self._learned.loads[key] = msgspec.structs.replace(measurement, size=None, devices=None)
+        digest, loads = self._digest(files), self._learned.loads
+        known = [key for key in loads if key.startswith(f"{digest}#")]
+        sized = [key for key in known if loads[key].size is not None]
+        for key in sized:
+            loads[key] = msgspec.structs.replace(loads[key], size=None, devices=None)
         return bool(sized)
 
     def save(self) -> None:

@@ -25,10 +25,6 @@ class MemoryLedger:
         # Bytes of main memory that conversations have: given up for loads, and not for parking.
         self.kept: Callable[[], int] = lambda: 0
 
-    def apply(self, budgets: Bytes) -> None:
-        """From now on these are the budgets."""
-        self.budgets = dict(budgets)
-
     def excess(self) -> Bytes:
         """Bytes per device by which more is promised than there is, besides what leaves anyway."""
         free = {device: self.free(device) + self.coming(device) for device in self.budgets}

@@ -265,7 +265,7 @@ class Scheduler:
         self._rules = rules
         self._turns.apply(rules)
         self._agreements.apply(rules)
-        self.room.apply(budgets)
+        self.room.budgets = dict(budgets)
         self._turns.shrink(now)
         return list(self._settle(now))
 
