@@ -229,9 +229,8 @@ Known: TypeAlias = type[msgspec.Struct] | Collection[str]
 
 def names_of(*known: Known) -> frozenset[str]:
     """The names of all fields of structs, and names as they are."""
-    return frozenset(
-        name for one in known for name in (one.__struct_fields__ if isinstance(one, type) else one)
-    )
+    names = (one.__struct_fields__ if isinstance(one, type) else one for one in known)
+    return frozenset().union(*names)
 
 
 MAX_DEPTH = 100  # of lists and objects in each other
