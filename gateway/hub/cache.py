@@ -1,7 +1,6 @@
 """The hub's local cache, read through huggingface_hub: what lies in it, and the models among that.
 
-The library is optional and slow to import, so that happens with the first scan; without it the
-cache is empty.
+The library is slow to import, so that happens with the first scan.
 """
 
 import os
@@ -57,12 +56,10 @@ def default_root(environment: Mapping[str, str] = os.environ) -> Path:
 
 def _repositories(root: Path) -> list["CachedRepoInfo"]:
     """Whole ones, by name. What huggingface_hub finds broken, or half there, is left out."""
-    try:
-        from huggingface_hub import scan_cache_dir  # noqa: PLC0415 - optional, and slow to import
-    except ImportError:
-        return []
     if not root.is_dir():
         return []
+    from huggingface_hub import scan_cache_dir  # noqa: PLC0415 - slow to import
+
     found = (one for one in scan_cache_dir(root).repos if one.repo_id.isprintable())
     return sorted(found, key=lambda one: (one.repo_id, one.repo_type))
 

@@ -411,13 +411,9 @@ def present(config: Config) -> tuple[Config, tuple[ModelConfig, ...]]:
     ConfigError for one that can't be named so. Blocks.
     """
     hub = Hub(config)
-    here: list[ModelConfig] = []
-    absent: list[ModelConfig] = []
-    for model in config.models:
-        found = _found(hub, model)
-        here += [found] if found else []
-        absent += [] if found else [model]
-    return replace(config, models=tuple(here)), tuple(absent)
+    found = [(model, _found(hub, model)) for model in config.models]
+    here = tuple(one for _, one in found if one is not None)
+    return replace(config, models=here), tuple(model for model, one in found if one is None)
 
 
 def foreseen(

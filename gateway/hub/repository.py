@@ -2,8 +2,8 @@
 GGUF files, else all of it as one), how a configuration or the command line names one of them
 (`hf:owner/name`, `hf:owner/name:Q4_K_M`), and an order to download it. Sizes are bytes.
 
-Listing goes through huggingface_hub and blocks: for a worker thread. The library is optional and
-takes long to import, so that happens with the first question.
+Listing goes through huggingface_hub and blocks: for a worker thread. The library takes long to
+import, so that happens with the first question.
 """
 
 import re
@@ -139,7 +139,7 @@ class HuggingFace(msgspec.Struct, frozen=True):
 
         Raises NotFound where there is no such repository or revision, Forbidden where it is gated,
         InvalidRequest for a name that can't be one or a repository without files, ModelUnavailable
-        where the hub can't be reached or a library is missing.
+        where the hub can't be reached.
         """
         hub, who = library(), {"token": order.token, "library_name": "roundhouse"}
         api = hub.HfApi(endpoint=self.endpoint, **who)
@@ -161,13 +161,10 @@ class HuggingFace(msgspec.Struct, frozen=True):
 
 
 def library() -> Any:  # of what is used here it declares little as its own
-    """huggingface_hub, which is optional and slow to import. Raises ModelUnavailable without it."""
-    try:
-        import huggingface_hub  # noqa: PLC0415
-        import huggingface_hub.utils  # noqa: PLC0415
-    except ImportError as error:
-        text = "the hub needs huggingface_hub: pip install huggingface_hub"
-        raise ModelUnavailable(text) from error
+    """huggingface_hub, which is slow to import."""
+    import huggingface_hub  # noqa: PLC0415
+    import huggingface_hub.utils  # noqa: PLC0415
+
     return huggingface_hub
 
 

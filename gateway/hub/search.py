@@ -71,7 +71,7 @@ class FoundModel(msgspec.Struct, frozen=True, kw_only=True):
 
 def searched(endpoint: str | None, search: Search) -> list[FoundModel]:
     """What the hub at `endpoint` (None: huggingface.co) lists. Blocks. Raises ModelUnavailable
-    where it can't be reached, or huggingface_hub is missing.
+    where it can't be reached.
     """
     huggingface_hub = library()
     asked: dict[str, Any] = {
