@@ -26,12 +26,11 @@ from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace
 
 from backends.contract.catalog import ModelFiles
 from backends.contract.errors import NotAble
-from backends.contract.messages import Answered, Begin, Command, Event, Failure
-from backends.contract.protocol import MemoryNeed, ModelInfo, Progress
+from backends.contract.messages import Answered, Command, Event, Failure
+from backends.contract.protocol import MemoryNeed, ModelInfo, Pixels, Progress
 
 HEADER = struct.Struct("<I")
 LARGE = 256 * 1024  # bytes of a buffer, from which on it lies beside its message
@@ -148,7 +147,7 @@ class Shelf:
         """
         self._files, self._size = [], 0
         try:
-            payload = self._encode(parted(message))
+            payload = self._encode(message)
         except NotAble as error:
             if not isinstance(message, Answered):
                 raise
@@ -161,8 +160,9 @@ class Shelf:
         """MessagePack knows no paths and no arrays."""
         if isinstance(value, Path):
             return str(value)
-        if not isinstance(value, np.ndarray):
+        if not isinstance(value, np.ndarray | Pixels):
             raise NotImplementedError(f"{type(value)} can't be sent")
+        value = np.frombuffer(value, np.uint8)
         if self._shared and value.nbytes >= LARGE:
             self._files.append(_written(value.data))
             return value.nbytes, self._files[-1]
@@ -234,7 +234,7 @@ class Frames:
 
     def _message(self, payload: memoryview) -> Any:
         self._was_beside = False
-        message = joined(self._decode(payload))
+        message = self._decode(payload)
         if self._was_beside:
             self._received()
         return message
@@ -242,11 +242,11 @@ class Frames:
     def _from_builtin(self, kind: type, value: Any) -> Any:
         if kind is Path:
             return Path(value)
-        if isinstance(value, bytes):
-            return np.frombuffer(value, np.uint8)
-        size, file = msgspec.convert(value, tuple[int, int])
-        self._was_beside = True
-        return np.frombuffer(_mapped(size, file, self._peer), np.uint8)
+        if not isinstance(value, bytes):
+            size, file = msgspec.convert(value, tuple[int, int])
+            self._was_beside = True
+            value = _mapped(size, file, self._peer)
+        return Pixels(value) if kind is Pixels else np.frombuffer(value, np.uint8)
 
 
 def _mapped(size: int, file: int, peer: int | None) -> mmap.mmap:
@@ -269,24 +269,6 @@ def _mapped(size: int, file: int, peer: int | None) -> mmap.mmap:
         return mmap.mmap(there, size, access=mmap.ACCESS_COPY)
     finally:
         os.close(there)
-
-
-def parted(message: Message) -> Message:
-    """The bytes of a job's pictures apart from it: they may lie beside the message."""
-    if not isinstance(message, Begin) or not message.job.images:
-        return message
-    pictures = tuple(np.frombuffer(image.rgb, np.uint8) for image in message.job.images)
-    bare = tuple(replace(image, rgb=b"") for image in message.job.images)
-    return replace(message, job=replace(message.job, images=bare), pictures=pictures)
-
-
-def joined(message: Message) -> Message:
-    """What `parted` took apart."""
-    if not isinstance(message, Begin) or not message.pictures:
-        return message
-    pairs = zip(message.job.images, message.pictures, strict=True)
-    images = tuple(replace(image, rgb=rgb.tobytes()) for image, rgb in pairs)
-    return replace(message, job=replace(message.job, images=images), pictures=())
 
 
 # From a launcher to the gateway: the process of a worker, and its status as `subprocess` counts

@@ -108,12 +108,9 @@ class Numbered(PortMessage, frozen=True):
 
 
 class Begin(OfJob, frozen=True):
-    """A job joins the line. It is within `backends.contract.bounds`. `pictures`: the bytes of its
-    pictures, while it is in a frame.
-    """
+    """A job joins the line. It is within `backends.contract.bounds`."""
 
     job: Generation
-    pictures: tuple[Bytes, ...] = ()
 
 
 class Finish(OfJob, frozen=True):

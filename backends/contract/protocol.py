@@ -66,12 +66,16 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True):
     fast_forward: bool = True
 
 
+class Pixels(bytes):
+    """The bytes of a picture: too many for a message, see `backends.contract.framing`."""
+
+
 class Image(msgspec.Struct, frozen=True):
     """One decoded picture: `rgb` holds height * width * 3 bytes, row by row."""
 
     width: int
     height: int
-    rgb: bytes
+    rgb: Pixels
 
 
 class AdapterScale(msgspec.Struct, frozen=True, array_like=True):

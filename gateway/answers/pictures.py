@@ -38,7 +38,7 @@ from anyio import to_thread
 from PIL import Image as Pillow
 from PIL import ImageOps
 
-from backends.contract.protocol import Image
+from backends.contract.protocol import Image, Pixels
 from config.settings import ImagesConfig
 from gateway.terms.errors import GatewayError, InvalidRequest, QueueFull
 from gateway.terms.request import ImagePart, Message, Part
@@ -205,7 +205,7 @@ def decode(data: bytes, most: int) -> Image:
     with _opened(data, most) as picture:
         upright = ImageOps.exif_transpose(picture)
         flat = _on_white(upright)
-        return Image(flat.width, flat.height, flat.tobytes())
+        return Image(flat.width, flat.height, Pixels(flat.tobytes()))
 
 
 @contextmanager

@@ -19,7 +19,7 @@ import msgspec
 from backends.contract import catalog
 from backends.contract.catalog import ModelFiles
 from backends.contract.errors import BackendError
-from backends.contract.protocol import Generation, Image
+from backends.contract.protocol import Generation, Image, Pixels
 from backends.contract.samplers import Sampling
 from backends.engines.llamacpp import container as llamacpp
 from backends.engines.llamacpp import trial
@@ -177,7 +177,7 @@ async def see(model: Path, projector: Path, seconds: float) -> None:
     await survive(files, options, seconds)
     container = await llamacpp.load(files, options, lambda _: None)
     prompt = container.tokenize(f"a{container.info.image_marker}b", special=True)
-    image = Image(32, 48, bytes(range(256)) * 18)
+    image = Image(32, 48, Pixels(bytes(range(256)) * 18))
     job = Generation(prompt=prompt, sampling=Sampling(), max_tokens=2, images=(image,))
     async with container.generate(job) as outputs:
         async for _ in outputs:

@@ -11,14 +11,16 @@ import anyio
 import pytest
 
 from backends.contract.errors import InvalidJob
-from backends.contract.protocol import Generation, Image, ModelContainer
+from backends.contract.protocol import Generation, Image, ModelContainer, Pixels
 from backends.contract.samplers import Sampling
 from tests.backends import trained_vision
 from tests.backends.container_contract import GREEDY, run, text_of
 
 
 def shown(colour: str, side: int = 40) -> Image:
-    return Image(side, side, trained_vision.picture(colour, random.Random(1), side).tobytes())
+    return Image(
+        side, side, Pixels(trained_vision.picture(colour, random.Random(1), side).tobytes())
+    )
 
 
 def job(

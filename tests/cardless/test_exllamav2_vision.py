@@ -13,7 +13,7 @@ import transformers
 from PIL import Image as Pillow
 from safetensors.torch import load_file, save_file
 
-from backends.contract.protocol import Generation, Image, ModelContainer
+from backends.contract.protocol import Generation, Image, ModelContainer, Pixels
 from backends.contract.samplers import Sampling
 from config.engines import ExLlamaV2Options
 from tests.backends import random_vision
@@ -134,7 +134,7 @@ def picture() -> Pillow.Image:
 async def chances(container: ModelContainer, kind: Kind) -> tuple[dict[int, float], int]:
     """Of nearly all tokens after a prompt with a picture, and how many tokens that has."""
     prompt = container.tokenize(random_vision.prompt(kind, 1), special=True)
-    shown = Image(SIDE, SIDE, picture().tobytes())
+    shown = Image(SIDE, SIDE, Pixels(picture().tobytes()))
     chosen = Sampling(temperature=0, logit_bias=((ORDINARY, 1000.0),))
     asked = Generation(prompt=prompt, images=(shown,), sampling=chosen, max_tokens=1, logprobs=768)
     pieces, ended = await run(container, asked)

@@ -17,7 +17,7 @@ import msgspec
 from backends.contract.catalog import ModelFiles
 from backends.contract.encoder import EncoderContainer
 from backends.contract.errors import BackendError
-from backends.contract.protocol import Generation, Image, ModelContainer
+from backends.contract.protocol import Generation, Image, ModelContainer, Pixels
 from backends.contract.samplers import Sampling
 from backends.engines.llamacpp import container
 from backends.engines.llamacpp.files import fitted, recognise
@@ -66,7 +66,7 @@ async def _write(model: ModelContainer) -> None:
 
 async def _see(model: ModelContainer) -> None:
     prompt = model.tokenize(f"a{model.info.image_marker}b", special=True)
-    await _answer(model, prompt, 0.0, Image(32, 48, bytes(range(256)) * 18))
+    await _answer(model, prompt, 0.0, Image(32, 48, Pixels(bytes(range(256)) * 18)))
 
 
 async def _answer(

@@ -44,10 +44,10 @@ from backends.contract.messages import (
     Outcomes,
     RestoreSlot,
 )
-from backends.contract.protocol import Generation, Image, Piece, Progress
+from backends.contract.protocol import Generation, Image, Piece, Pixels, Progress
 
 HERE = os.getpid()
-PICTURES = (Image(300, 400, bytes(range(240)) * 1500), Image(1, 1, b"abc"))
+PICTURES = (Image(300, 400, Pixels(bytes(range(240)) * 1500)), Image(1, 1, Pixels(b"abc")))
 FILES = ModelFiles(
     path=Path("/models/a.gguf"),
     backend="llamacpp",

@@ -40,6 +40,7 @@ from backends.contract.protocol import (
     Generation,
     Image,
     Piece,
+    Pixels,
     PromptProgress,
     Scored,
     SlotState,
@@ -56,7 +57,7 @@ JOB = Generation(
     stop=("a",),
     thinking=ThinkingBudget(tokens=1, closing=(1,), opens=("<",), closes=(">",), is_open=True),
     constraint=Constraint(grammar="{}"),
-    images=(Image(1, 1, bytes(range(3))),),
+    images=(Image(1, 1, Pixels(bytes(range(3)))),),
 )
 OF_ITS_TYPE: dict[object, object] = {
     Generation: JOB,
@@ -73,7 +74,6 @@ OF_ITS_TYPE: dict[object, object] = {
             conversation="railway",
         ),
     ),
-    tuple[Bytes, ...]: (),
     tuple[EncoderInput, ...]: (EncoderInput((1, 2), second=1, cut=3), EncoderInput(())),
 }
 BYTES = st.binary().map(lambda data: np.frombuffer(data, np.uint8))

@@ -24,6 +24,7 @@ from backends.contract.protocol import (
     ModelInfo,
     Outputs,
     Piece,
+    Pixels,
     SlotState,
     ThinkingBudget,
 )
@@ -473,7 +474,7 @@ async def test_an_order_for_a_slot_waits_until_it_is_idle_and_is_dropped_with_wh
         tokens.append(await container.slots.erase(0))
 
     with anyio.fail_after(HANG):
-        picture = Image(1, 1, b"rgb")  # which isn't shown with its slot
+        picture = Image(1, 1, Pixels(b"rgb"))  # which isn't shown with its slot
         job = Generation(prompt=LONG, images=(picture,))
         async with container.generate(job) as outputs:
             await to_thread.run_sync(engine.stepping_now.wait, HANG)

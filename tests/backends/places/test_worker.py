@@ -19,7 +19,7 @@ from backends.contract.errors import (
     LoadFailed,
     OutOfMemory,
 )
-from backends.contract.protocol import Generation, Image, Progress
+from backends.contract.protocol import Generation, Image, Pixels, Progress
 from backends.places.container import PortContainer
 from backends.places.worker import LastWords, WorkerPort, Workers
 from config.engines import (
@@ -334,7 +334,10 @@ async def test_pictures_come_whole(workers: Workers, tmp_path: Path) -> None:
     path = tmp_path / "seeing.script.json"
     path.write_text('{"lines": [{"say": "{images}"}], "modalities": ["text", "image"]}')
     container = await load(workers, path)
-    pictures = (Image(1000, 900, b"\x10\x20\x30" * 900_000), Image(1, 1, b"\xff\x00\xff"))
+    pictures = (
+        Image(1000, 900, Pixels(b"\x10\x20\x30" * 900_000)),
+        Image(1, 1, Pixels(b"\xff\x00\xff")),
+    )
     prompt = container.tokenize("look", special=True)
     pieces, _ = await run(container, Generation(prompt=prompt, images=pictures))
     assert text_of(pieces) == "1000x900 #102030, 1x1 #ff00ff"

@@ -11,7 +11,7 @@ pytest.importorskip("tokenizers")
 pytest.importorskip("PIL")
 
 from backends.contract.errors import InvalidJob, PromptTooLong
-from backends.contract.protocol import Generation, Image, ModelContainer
+from backends.contract.protocol import Generation, Image, ModelContainer, Pixels
 from backends.engines.exllama.pictures import ImageEmbeddings, ImageEncoder
 from tests.backends.container_contract import GREEDY, run, text_of
 from tests.backends.engines.exllama.conftest import Kind
@@ -50,7 +50,7 @@ async def container(kind: Kind, machine: Machine, tmp_path: Path) -> AsyncIterat
 
 
 def picture(width: int, shade: int = 0) -> Image:
-    return Image(width, 2, bytes([shade]) * (width * 2 * 3))
+    return Image(width, 2, Pixels(bytes([shade]) * (width * 2 * 3)))
 
 
 def asked(container: ModelContainer, text: str, *images: Image) -> Generation:

@@ -11,7 +11,7 @@ import gguf
 import msgspec
 import numpy
 
-from backends.contract.protocol import Image
+from backends.contract.protocol import Image, Pixels
 from tests.backends import gguf_vision
 from tests.backends.engines.llamacpp import cache_kinds
 from tests.backends.engines.llamacpp.cache_kinds import WIDTH, Shapes
@@ -57,7 +57,7 @@ def write(kind: str, folder: Path, tower: Tower = SMALL) -> Path:
 def noise(seed: int) -> Image:
     """A picture of 3 x 3 patches, or more."""
     rng = numpy.random.default_rng(seed)
-    return Image(32, 48, rng.bytes(32 * 48 * 3))
+    return Image(32, 48, Pixels(rng.bytes(32 * 48 * 3)))
 
 
 def _layer(tower: Tower, index: int) -> Shapes:

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image as Pillow
 
 from backends.contract import catalog
-from backends.contract.protocol import Ended, Generation, Image, ModelContainer
+from backends.contract.protocol import Ended, Generation, Image, ModelContainer, Pixels
 from config.engines import LlamaCppOptions
 from tests.backends.container_contract import GREEDY, run
 from tests.backends.engines.llamacpp import qwen2vl
@@ -43,7 +43,7 @@ async def container(
 
 def noise(tiles: tuple[int, int]) -> Image:
     rng, width, height = random.Random(str(tiles)), tiles[0] * 16, tiles[1] * 16
-    return Image(width, height, rng.randbytes(width * height * 3))
+    return Image(width, height, Pixels(rng.randbytes(width * height * 3)))
 
 
 async def answer(

@@ -14,7 +14,7 @@ from PIL import Image as Pillow
 
 from backends.contract import catalog
 from backends.contract.errors import BackendError, GenerationFailed, OutOfMemory
-from backends.contract.protocol import Ended, Generation, Image
+from backends.contract.protocol import Ended, Generation, Image, Pixels
 from backends.contract.samplers import Sampling
 from backends.engines.driver import DrivenContainer
 from backends.engines.transformers import loading
@@ -66,7 +66,7 @@ class Subject(DrivenContainer):
         prompt = self.tokenize(
             random_vision.prompt(random_vision.KINDS[KIND], pictures), special=True
         )
-        shown = Image(32, 32, PICTURE.tobytes())
+        shown = Image(32, 32, Pixels(PICTURE.tobytes()))
         return Generation(prompt=prompt, images=(shown,) * pictures, sampling=GREEDY, max_tokens=8)
 
 

@@ -16,7 +16,7 @@ from PIL import Image as Pillow
 
 from backends.contract import catalog
 from backends.contract.errors import BackendMissing, InvalidJob
-from backends.contract.protocol import Generation, Image, ModelContainer
+from backends.contract.protocol import Generation, Image, ModelContainer, Pixels
 from backends.engines.transformers import solo
 from config.engines import TransformersOptions
 from tests.backends.container_contract import GREEDY, run
@@ -45,7 +45,7 @@ async def loaded(folder: Path) -> AsyncIterator[ModelContainer]:
 def job(container: ModelContainer, text: str, shown: Sequence[Any]) -> Generation:
     return Generation(
         prompt=container.tokenize(text, special=True),
-        images=tuple(Image(p.width, p.height, p.tobytes()) for p in shown),
+        images=tuple(Image(p.width, p.height, Pixels(p.tobytes())) for p in shown),
         sampling=GREEDY,
         max_tokens=LENGTH,
     )

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 import bundled
 from backends.contract.errors import BackendError, GenerationFailed, LoadFailed, OutOfMemory
-from backends.contract.protocol import Generation, Image, Progress
+from backends.contract.protocol import Generation, Image, Pixels, Progress
 from backends.places.container import PortContainer
 from backends.places.nodes import node
 from backends.places.nodes.handshake import Handshake, OtherVersion, Peer
@@ -122,7 +122,7 @@ async def test_pictures_come_whole_over_a_slow_network(there: Listening, tmp_pat
     async with network(there.address) as slow:
         slow.piece = 997
         container = await load_there(node_of(there, address=slow.address), path)
-        picture = Image(1000, 900, b"\x10\x20\x30" * 900_000)
+        picture = Image(1000, 900, Pixels(b"\x10\x20\x30" * 900_000))
         prompt = container.tokenize("look", special=True)
         pieces, _ = await run(container, Generation(prompt=prompt, images=(picture,)))
         assert text_of(pieces) == "1000x900 #102030"
@@ -217,7 +217,7 @@ async def test_a_network_that_takes_nothing_of_what_is_sent_is_noticed_as_soon(
     async with network(secured.address) as silent:
         container = await load_there(node_of(secured, address=silent.address), path)
         silent.passing.clear()
-        picture = Image(4000, 2000, b"\x10\x20\x30" * 8_000_000)
+        picture = Image(4000, 2000, Pixels(b"\x10\x20\x30" * 8_000_000))
         error = await fault(container, Generation(prompt=(1,), images=(picture,)))
         assert re.search(r"did not answer for \d s", str(error))
         silent.passing.set()
