@@ -205,15 +205,6 @@ class Batch:
     def clear(self) -> None:
         self.rows = 0
 
-    def singles(self, tokens: list[int], positions: list[int], sequences: list[int]) -> None:
-        """One row per sequence, all wanted: the next token of every running answer."""
-        start, end = self.rows, self.rows + len(tokens)
-        self._tokens[start:end] = tokens
-        self._positions[start:end] = positions
-        self._sequences[start:end] = sequences
-        self._wanted[start:end] = 1
-        self.rows = end
-
     def chunk(
         self, tokens: list[int], position: int, sequence: int, *, last: bool, every: bool = False
     ) -> None:

@@ -86,12 +86,7 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
             drafts=self._cache.goes_back > 0 and not self._speculation.is_off,
         )
         self.keeper = LlamaSlotKeeper(
-            self._slots,
-            loaded.context,
-            self._cache,
-            self._running,
-            loaded.info,
-            self._take_back_all,
+            self._slots, self._cache, self._running, loaded.info, self._take_back_all
         )
         VocabularyTokenizer.__init__(self, loaded.vocabulary)
 
@@ -236,14 +231,7 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
         answering.sort(key=lambda running: running.slot.index)  # type: ignore[union-attr]
         reading = len(answering) < len(self._running)
         drafts = self._drafts(answering) if starting and answering and not reading else {}
-        if drafts:
-            return [self._compose_draft(running, drafts) for running in answering]
-        self._batch.singles(
-            [running.tokens[-1] for running in answering],
-            [running.position for running in answering],
-            [running.slot.index for running in answering],  # type: ignore[union-attr]
-        )
-        work = [Fed(running, 1) for running in answering]
+        work = [self._compose_answer(running, drafts) for running in answering]
         return self._with_prompts(work, starting=starting) if reading else work
 
     def _drafts(self, answering: Sequence[LlamaJob]) -> Mapping[int, StepDraft]:
@@ -263,7 +251,7 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
             [self._answering(one, min(rows, length - len(one.tokens))) for one in answering]
         )
 
-    def _compose_draft(self, running: LlamaJob, drafts: Mapping[int, StepDraft]) -> Fed:
+    def _compose_answer(self, running: LlamaJob, drafts: Mapping[int, StepDraft]) -> Fed:
         assert running.slot is not None
         draft = drafts.get(running.key, NO_DRAFT)
         tokens = [running.tokens[-1], *draft.tokens]
@@ -431,21 +419,17 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
         for slot in self._slots:
             slot.cuts_from = self._cache.cuts_from(slot.index, len(slot.tokens))
         named = running.job.slot
-        if named is None:
-            if all(slot.busy for slot in self._slots):
-                return None
-            return place(
-                running.known,
-                self._slots,
-                compact=self._layout.split,
-                spare=self._spare,
-                owner=running.job.cached_for,
-                adapters=self._adapters,
-            )
-        slot, owner = self._slots[named], running.job.cached_for
-        if slot.busy:
+        slots = self._slots if named is None else [self._slots[named]]
+        if all(slot.busy for slot in slots):
             return None
-        return place(running.known, [slot], compact=False, owner=owner, adapters=self._adapters)
+        return place(
+            running.known,
+            slots,
+            compact=self._layout.split,
+            spare=self._spare,
+            owner=running.job.cached_for,
+            adapters=self._adapters,
+        )
 
     def _fits(self, running: LlamaJob) -> bool:
         """A shared pool must hold it beside the running jobs, with room for their next ones."""
@@ -488,7 +472,7 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
             lost=cells - keep,
             size=self._cache.size(slot.index, WHOLE) + sum(one.size for one in slot.snapshots),
             cuts_from=self._cache.cuts_from(slot.index, cells),
-            whole=partial(self._cache.take, slot.index),
+            whole=partial(self._cache.stage.take, slot.index),
             part=lambda state: state,
         )
 
@@ -510,7 +494,7 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
         """Begin to put a beginning back into `slot`, in place of what it holds."""
         self._empty(slot)
         end = found.start - running.lag_at(found.start)
-        filling = self._cache.fill(slot.index, found.taken.whole, end)
+        filling = self._cache.stage.fill(slot.index, found.taken.whole, end)
         slot.busy, running.slot = True, slot
         running.restoring = Restoring(found, filling, parted)
 
@@ -582,7 +566,8 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
         if running.feed(count) and self.takes_snapshots and not running.drafted:
             slot = running.slot
             assert slot is not None
-            size, state = self._cache.size(slot.index, PART), partial(self._cache.part, slot.index)
+            size = self._cache.size(slot.index, PART)
+            state = partial(self._cache.read, slot.index, PART)
             self._snapshots.take(slot, running.prompt_tokens, size, state)
 
     def _make_room(self) -> None:

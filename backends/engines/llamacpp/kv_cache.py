@@ -15,11 +15,11 @@ from backends.contract.protocol import ModelInfo
 from backends.engines.cells import Slot
 from backends.engines.llamacpp.batch import LlamaJob
 from backends.engines.llamacpp.library import Context, api
-from backends.engines.llamacpp.pieces import PART, WHOLE, Filling, Stage, State, States
+from backends.engines.llamacpp.pieces import PART, WHOLE, Stage, State, States
 from backends.engines.step_costs import MOST
 
 
-class KvCache:
+class KvCache(States):
     """`split`: each sequence has its own part of it. `stage`: the one that no slot has, if there
     is one, and `piece`: how many bytes are put back at once then; see
     `backends.engines.llamacpp.pieces`.
@@ -33,10 +33,9 @@ class KvCache:
         stage: int | None = None,
         piece: int = AT_EASE.piece,
     ) -> None:
-        self._api = api = context.api
+        super().__init__(context)
+        api = context.api
         model = api.llama_get_model(context)
-        self._states = States(context)
-        self._memory = api.llama_get_memory(context)
         self._split = split
         self._recurrent = api.llama_model_is_recurrent(model) or api.llama_model_is_hybrid(model)
         self._states_back = int(api.llama_n_rs_seq(context)) if self._recurrent else 0
@@ -44,9 +43,7 @@ class KvCache:
         # Where nothing of it is a window's or recurrent, a part is the whole.
         parted = self.size(0, PART) != self.size(0, WHOLE)
         self._window = api.llama_model_n_swa(model) if parted else 0
-        self._stage = Stage(
-            self._states, stage, piece, parted=parted, recurrent=bool(self._recurrent)
-        )
+        self.stage = Stage(self, stage, piece, parted=parted, recurrent=bool(self._recurrent))
 
     @property
     def goes_anywhere(self) -> bool:
@@ -86,7 +83,7 @@ class KvCache:
 
     def forget(self, sequence: int) -> None:
         self._turned.discard(sequence)
-        self._api.llama_memory_seq_rm(self._memory, sequence, -1, -1)
+        super().forget(sequence)
 
     def copy(self, source: int, target: int) -> bool:
         """`target` gets the cells of `source` in place of its own. False: it has none."""
@@ -94,11 +91,11 @@ class KvCache:
         if self._split:
             # llama.cpp itself copies when it next decodes: what another job has put into the source
             # by then, and over what it has put into the target.
-            return self._states.write(target, self._states.read(source, WHOLE), WHOLE)
-        self._api.llama_memory_seq_cp(self._memory, source, target, -1, -1)
+            return self.write(target, self.read(source, WHOLE), WHOLE)
+        self.name(source, target)
         # Which of its states is the one to go on from, llama.cpp keeps for the source alone.
         turned = source in self._turned
-        return not turned or self._states.write(target, self.part(source), PART)
+        return not turned or self.write(target, self.read(source, PART), PART)
 
     def cut(self, sequence: int, position: int) -> bool:
         """Forget what stands at `position` and behind it. False: what is left is not enough to go
@@ -139,30 +136,11 @@ class KvCache:
         first = self._api.llama_memory_seq_pos_min(self._memory, sequence) if self._window else 0
         return int(first + self._window - 1) if first > 0 else 0
 
-    def size(self, sequence: int, flags: int) -> int:
-        """Bytes of it. `WHOLE`: of all there is; `PART`: of what can't be cut."""
-        return self._states.size(sequence, flags)
-
-    def part(self, sequence: int) -> State:
-        """What of it can't be cut. Nothing: it can't be taken out."""
-        return self._states.read(sequence, PART)
-
-    def take(self, sequence: int) -> State:
-        """All there is of it. Nothing: it can't be taken out."""
-        return self._stage.take(sequence)
-
-    def fill(self, sequence: int, whole: State, end: int) -> Filling:
-        """Begin to put back what was taken, in place of what there is, as far as it is needed for
-        the positions before `end`.
-        """
-        self.forget(sequence)
-        return self._stage.fill(sequence, whole, end)
-
     def put_back(self, sequence: int, part: State, position: int) -> bool:
         """The sequence is again as it was when this `PART` was taken, before `position` was there.
         The cells that can be cut are still in place. False: it is forgotten.
         """
-        if self._states.write(sequence, part, PART) and self._ends_at(sequence, position):
+        if self.write(sequence, part, PART) and self._ends_at(sequence, position):
             return True
         self.forget(sequence)
         return False
@@ -188,7 +166,7 @@ class KvCache:
         """
         if not self._window or self._split:
             return True
-        return self._states.write(sequence, self.part(sequence), PART)
+        return self.write(sequence, self.read(sequence, PART), PART)
 
 
 _HEAD = struct.Struct("=III")  # magic, version, words of the list behind it
@@ -208,7 +186,6 @@ class LlamaSlotKeeper:
     def __init__(
         self,
         slots: Sequence[Slot],
-        context: Context,
         cache: KvCache,
         running: Mapping[int, LlamaJob],
         info: ModelInfo,
@@ -216,7 +193,6 @@ class LlamaSlotKeeper:
     ) -> None:
         """`settle`: to be called before a state is written."""
         self._slots = slots
-        self._states = States(context)
         self._cache = cache
         self._running = running
         self._info = info
@@ -237,9 +213,9 @@ class LlamaSlotKeeper:
         if any(token < 0 for token in tokens):
             raise InvalidJob("A slot with an image can't be saved.", "id_slot")
         listed = np.frombuffer(packed(tokens), np.uint8)
-        data = np.empty(len(listed) + self._states.size(slot, WHOLE), np.uint8)
+        data = np.empty(len(listed) + self._cache.size(slot, WHOLE), np.uint8)
         data[: len(listed)] = listed
-        if not self._states.read_into(data[len(listed) :], slot, WHOLE):
+        if not self._cache.read_into(data[len(listed) :], slot, WHOLE):
             raise GenerationFailed("llama.cpp did not return the cells of the slot")
         return SavedSlot(len(tokens), data)
 
@@ -253,7 +229,7 @@ class LlamaSlotKeeper:
             raise InvalidJob("The model's vocabulary lacks tokens of the file.", "filename")
         self._settle()
         self.erase(slot)
-        if not self._states.write(slot, data[start:], WHOLE):
+        if not self._cache.write(slot, data[start:], WHOLE):
             raise InvalidJob("The file's cells don't match this model as loaded.", "filename")
         self._slots[slot].tokens, self._slots[slot].owner = list(tokens), None
         self._slots[slot].adapters = self._info.adapter_scales()

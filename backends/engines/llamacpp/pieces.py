@@ -149,9 +149,10 @@ class Stage:
             states.forget(stage)
 
     def fill(self, sequence: int, whole: State, end: int) -> "Filling":
-        """Begin to put back what was taken, as far as it is needed for the positions before `end`.
-        The sequence is empty.
+        """Begin to put back what was taken, in place of what there is, as far as it is needed for
+        the positions before `end`.
         """
+        self._states.forget(sequence)
         return Filling(self._states, self._sequence, sequence, whole, end)
 
 

@@ -1,6 +1,7 @@
 """The logits of llama.cpp's last batch: tokens drawn from its rows, and log probabilities."""
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -50,10 +51,13 @@ class Rows(msgspec.Struct, eq=False):
         ids = running.allowed(self._vocabulary.size)
         among = np.arange(self._vocabulary.size) if ids is None else ids
         drawn = draw_among(running.chain.pointer, self.row(row), among)
-        return drawn.token, left_over(drawn, wanted, self._vocabulary)
+        possible = drawn.logits > _NEVER  # what can't come any more has no place in it
+        left, logits = drawn.ids[possible].tolist(), drawn.logits[possible].astype(np.float64)
+        return drawn.token, logprob(left, logits, drawn.token, wanted, self._vocabulary)
 
     def _logprob(self, row: int, token: int, wanted: int) -> TokenLogprob:
-        return logprob(self.row(row), token, wanted, self._vocabulary)
+        ids = range(self._vocabulary.size)
+        return logprob(ids, self.row(row), token, wanted, self._vocabulary)
 
     def prompt_logprobs(self, running: LlamaJob, end: int, places: range) -> list[TokenLogprob]:
         """Of the prompt's tokens at `places`; the rows of its newest cells end before `end`."""
@@ -97,37 +101,24 @@ def draw_among(
     return DrawnToken(token, left[:, 0], left[:, 1].view(np.float32))
 
 
-def left_over(drawn: DrawnToken, alternatives: int, vocabulary: LlamaVocabulary) -> TokenLogprob:
-    """As `logprob`, of what the samplers left, as they left it: what can't come any more has no
-    place in it.
-    """
-    possible = drawn.logits > _NEVER
-    ids, logits = drawn.ids[possible], drawn.logits[possible].astype(np.float64)
-    normal = float(np.logaddexp.reduce(logits))
-    order = np.argsort(-logits, kind="stable")
-    chosen = int(np.flatnonzero(ids == drawn.token)[0])
-
-    def candidate(index: int) -> Candidate:
-        token = int(ids[index])
-        return Candidate(token, vocabulary.piece(token), float(logits[index]) - normal)
-
-    best = tuple(candidate(int(index)) for index in order[:alternatives])
-    return TokenLogprob(candidate(chosen), best)
-
-
 def logprob(
-    logits: npt.NDArray[np.float32], token: int, alternatives: int, vocabulary: LlamaVocabulary
+    ids: Sequence[int],
+    logits: npt.NDArray[np.floating[Any]],
+    token: int,
+    alternatives: int,
+    vocabulary: LlamaVocabulary,
 ) -> TokenLogprob:
-    """The chosen token's logprob and the `alternatives` best; `logits` has shape
-    (vocabulary.size,).
+    """The chosen token's logprob and the `alternatives` best, among `ids`, whose `logits` these
+    are.
     """
     peak = float(logits.max())
     normal = peak + float(np.log(np.exp(logits - peak).sum()))
 
-    def candidate(index: int) -> Candidate:
-        return Candidate(index, vocabulary.piece(index), float(logits[index]) - normal)
+    def candidate(place: int) -> Candidate:
+        piece = vocabulary.piece(ids[place])
+        return Candidate(ids[place], piece, float(logits[place]) - normal)
 
     count = min(alternatives, len(logits))
     best = np.argpartition(logits, -count)[-count:] if count else np.empty(0, np.int64)
-    ordered = best[np.argsort(-logits[best], kind="stable")]
-    return TokenLogprob(candidate(token), tuple(candidate(int(index)) for index in ordered))
+    ordered = best[np.argsort(-logits[best], kind="stable")].tolist()
+    return TokenLogprob(candidate(ids.index(token)), tuple(map(candidate, ordered)))

@@ -13,13 +13,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import partial
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from backends.contract.protocol import Generation
 from backends.contract.samplers import (
+    FIELDS,
     FIRST,
-    NEUTRAL,
     SAMPLERS,
     TRUNCATIONS,
     Sampling,
@@ -47,9 +48,7 @@ _CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32
 # A candidate so far below the best adds less to a sum over a vocabulary than single precision sees.
 NEGLIGIBLE = 30.0
 LIKELY = 8.0  # below the best: of most distributions a few hundred candidates at most
-# Of a vocabulary up to SMALL the random numbers of so many places are computed TOGETHER, because
-# numpy takes as long to begin as to compute one row.
-SMALL, TOGETHER = 4_096, 16
+SMALL = 4_096  # tokens of a vocabulary that is sorted in a moment
 Floats: TypeAlias = npt.NDArray[np.float32]
 
 
@@ -185,36 +184,22 @@ def fading_penalty(sampling: Sampling, size: int, tokens: Iterable[int]) -> OwnL
     return OwnLink(apply, accept)
 
 
-def drawing(seed: int, size: int) -> OwnLink:
+def drawing(seed: int) -> OwnLink:
     """Draws with random numbers that each token has by itself, from the seed and the place in the
     answer alone: so the same seed draws the same among others, where logits are a little different
     and may have another order. llama.cpp walks along the candidates with one number for all.
 
     Of exponential times at rates of the probabilities the first is drawn, as in `sampling.draw`.
-    `size`: of the vocabulary.
     """
     place = 0
-    table = np.empty((0, size), np.float32)  # of the places after the one that divides by TOGETHER
 
     def accept(_token: int) -> None:
         nonlocal place
         place += 1
 
     def apply(candidates: TokenDataArray) -> None:
-        nonlocal table
-        if size > SMALL:
-            candidates.select(_first(candidates.logits, hashed(candidates.ids, *key(place))))
-            return
-        row = place % TOGETHER
-        if not row or not len(table):
-            keys = np.array([halves(mixed(seed, place - row + k)) for k in range(TOGETHER)], "i4")
-            ids = np.arange(size, dtype=np.int32)[None]
-            table = _log_times(hashed(ids, keys[:, :1], keys[:, 1:]))
-        candidates.select(int((candidates.logits - table[row][candidates.ids]).argmax()))
-
-    def key(place: int) -> tuple[np.int32, np.int32]:
-        low, high = halves(mixed(seed, place))
-        return np.int32(low), np.int32(high)
+        low, high = map(np.int32, halves(mixed(seed, place)))
+        candidates.select(_first(candidates.logits, hashed(candidates.ids, low, high)))
 
     return OwnLink(apply, accept)
 
@@ -245,7 +230,6 @@ UNLIKELY = 1e-4  # of the best candidate's probability have all together that ar
 
 Biases: TypeAlias = npt.NDArray[np.float32]  # one number for each token of the vocabulary
 Link = Any  # llama_sampler_p, which ctypes can't distinguish from other pointers
-Maker: TypeAlias = Callable[[], Iterable[Link | OwnLink]]
 
 
 class Chain:
@@ -272,10 +256,10 @@ class Chain:
         self._ours: list[OwnLink] = []
         try:
             if banned:  # the first ones, which are taken away again
-                self._add(_bias(_bans(banned, vocabulary), vocabulary))
+                self._add(_bias(_bans(banned, vocabulary)))
             if self._least:
-                self._add(_bias(_bans(vocabulary.ends, vocabulary), vocabulary))
-            for link in _links(job, vocabulary, context_length, variant):
+                self._add(_bias(_bans(vocabulary.ends, vocabulary)))
+            for link in Links(job, vocabulary, context_length, _seed(job.sampling, variant)).all():
                 self._add(link)
             for token in answer:
                 api.llama_sampler_accept(self.pointer, token)
@@ -316,55 +300,117 @@ class Chain:
         api.llama_sampler_free(self.pointer)
 
 
-def _links(
-    job: Generation, vocabulary: LlamaVocabulary, context_length: int, variant: int
-) -> Iterator[Link | OwnLink]:
-    sampling = job.sampling
-    bias = biases(sampling, vocabulary.size, vocabulary.ends)
-    if bias is not None:
-        yield _bias(bias, vocabulary)
-    makers = _makers(job, vocabulary, context_length, _seed(sampling, variant))
-    if sampling.temperature <= 0:
-        yield from makers["penalties"]() if "penalties" in order_of(sampling) else ()
-        yield from makers["dry"]() if "dry" in order_of(sampling) else ()
-        yield api.llama_sampler_init_greedy()
-        return
-    order = order_of(sampling)
-    if sampling.mirostat_mode:
-        order = (*(name for name in order if name in FIRST), "temperature")
-    yield from _ordered(sampling, order, makers, vocabulary.size)
-    yield from _selection(sampling, vocabulary, _seed(sampling, variant))
+class Links(msgspec.Struct, frozen=True, eq=False):
+    """Makes the samplers of a job."""
+
+    _job: Generation
+    _vocabulary: LlamaVocabulary
+    _context_length: int
+    _seed: int
+
+    def all(self) -> Iterator[Link | OwnLink]:
+        """In their order."""
+        sampling, size = self._job.sampling, self._vocabulary.size
+        bias = biases(sampling, size, self._vocabulary.ends)
+        if bias is not None:
+            yield _bias(bias)
+        order: Sequence[str] = order_of(sampling)
+        if sampling.temperature <= 0:
+            order = [name for name in FIRST if name in order]
+        elif sampling.mirostat_mode:
+            order = [*(name for name in order if name in FIRST), "temperature"]
+        yield from ordered(sampling, order, self.of, size)
+        yield from self._selection()
+
+    def of(self, name: str) -> Sequence[Link | OwnLink]:
+        """Those of one sampler; a neutral one has none."""
+        sampling = self._job.sampling
+        if sampling.requested().isdisjoint(FIELDS[name]):
+            return ()
+        match name:
+            case "penalties":
+                return [*self._penalties()]
+            case "dry":
+                return [self._dry()]
+            case "temperature":
+                return [*_temperature(sampling)]
+            case "xtc":
+                chance, threshold = sampling.xtc_probability, sampling.xtc_threshold
+                return [api.llama_sampler_init_xtc(chance, threshold, _MIN_KEEP, self._seed)]
+        return [_TRUNCATIONS[name](sampling)]
+
+    def _penalties(self) -> Iterator[Link | OwnLink]:
+        sampling, size = self._job.sampling, self._vocabulary.size
+        back = self._context_length if sampling.penalty_range < 0 else sampling.penalty_range
+        repetition = sampling.repetition_penalty
+        if repetition != 1 and fades(sampling):
+            yield fading_penalty(sampling, size, self._job.prompt)
+        elif repetition != 1:
+            link = api.llama_sampler_init_penalties(size, back, repetition, 0.0, 0.0)
+            yield _primed(link, self._job.prompt[-back:] if back else ())
+        frequency, presence = sampling.frequency_penalty, sampling.presence_penalty
+        if frequency or presence:
+            yield api.llama_sampler_init_penalties(size, back, 1.0, frequency, presence)
+
+    def _dry(self) -> Link:
+        sampling = self._job.sampling
+        far = self._context_length if sampling.dry_range <= 0 else sampling.dry_range
+        breakers = [text.encode() for text in sampling.dry_sequence_breakers]
+        link = api.llama_sampler_init_dry(
+            self._vocabulary.pointer,
+            sampling.dry_multiplier,
+            sampling.dry_base,
+            sampling.dry_allowed_length,
+            far,
+            (ctypes.c_char_p * len(breakers))(*breakers),
+            len(breakers),
+        )
+        return _primed(link, self._job.prompt[-far:])
+
+    def _selection(self) -> Iterator[Link | OwnLink]:
+        """What draws the token from what is left."""
+        sampling, seed = self._job.sampling, self._seed
+        tau, eta = sampling.mirostat_tau, sampling.mirostat_eta
+        if sampling.temperature <= 0:
+            yield api.llama_sampler_init_greedy()
+        elif sampling.mirostat_mode == 1:
+            # m = 100 is the number of tokens the paper estimates s_hat from (arXiv:2007.14966).
+            yield api.llama_sampler_init_mirostat(self._vocabulary.size, seed, tau, eta, 100)
+        elif sampling.mirostat_mode:
+            yield api.llama_sampler_init_mirostat_v2(seed, tau, eta)
+        else:
+            if sampling.skew:
+                yield skewing(sampling)
+            yield self._draw()
+
+    def _draw(self) -> Link | OwnLink:
+        sampling = self._job.sampling
+        if sampling.adaptive_target >= 0:
+            target, decay = sampling.adaptive_target, sampling.adaptive_decay
+            return api.llama_sampler_init_adaptive_p(target, decay, self._seed)
+        if sampling.seed is not None:
+            return drawing(sampling.seed)
+        return api.llama_sampler_init_dist(self._seed)
 
 
-def _ordered(
-    sampling: Sampling, order: Sequence[str], makers: Mapping[str, Maker], size: int
+def ordered(
+    sampling: Sampling,
+    order: Sequence[str],
+    links_of: Callable[[str], Sequence[Link | OwnLink]],
+    size: int,
 ) -> Iterator[Link | OwnLink]:
     """Before the first of those that sort, a link that drops what can't matter: sorting all of a
     large vocabulary takes ten to fifty milliseconds.
     """
     small = size <= SMALL
     for place, name in enumerate(order):
-        links = list(makers[name]()) if name in makers else []
+        links = links_of(name)
         if links and name in _SORTING and not small:
             hottest = max(sampling.temperature, sampling.max_temp)
             hottest = max(1.0, hottest if "temperature" in order[place:] else 1.0)
             yield api.llama_sampler_init_min_p((UNLIKELY / size) ** hottest, _MIN_KEEP)
         small |= bool(links) and name in _TRUNCATIONS
         yield from links
-
-
-def _makers(
-    job: Generation, vocabulary: LlamaVocabulary, context_length: int, seed: int
-) -> Mapping[str, Maker]:
-    """How each sampler's links are made; neutral ones have none."""
-    sampling = job.sampling
-    return {
-        "penalties": lambda: _penalties(job, vocabulary, context_length),
-        "dry": lambda: _dry(job, vocabulary, context_length),
-        "temperature": lambda: _temperature(sampling),
-        **{name: partial(_truncation, name, sampling) for name in _TRUNCATIONS},
-        "xtc": lambda: _xtc(sampling, seed),
-    }
 
 
 def _seed(sampling: Sampling, variant: int) -> int:
@@ -390,53 +436,18 @@ def _bans(tokens: Collection[int], vocabulary: LlamaVocabulary) -> Biases:
     return bias
 
 
-def _bias(bias: Biases, vocabulary: LlamaVocabulary) -> Link:
+def _bias(bias: Biases) -> Link:
     [tokens] = np.nonzero(bias)
     entries = np.empty(len(tokens), _LOGIT_BIAS)
     entries["token"], entries["bias"] = tokens, bias[tokens]
     pointer = ctypes.cast(entries.ctypes.data, ctypes.POINTER(api.llama_logit_bias))
-    return api.llama_sampler_init_logit_bias(vocabulary.size, len(entries), pointer)
-
-
-def _penalties(
-    job: Generation, vocabulary: LlamaVocabulary, context_length: int
-) -> Iterator[Link | OwnLink]:
-    sampling = job.sampling
-    back = context_length if sampling.penalty_range < 0 else sampling.penalty_range
-    repetition = sampling.repetition_penalty
-    if repetition != 1 and fades(sampling):
-        yield fading_penalty(sampling, vocabulary.size, job.prompt)
-    elif repetition != 1:
-        link = api.llama_sampler_init_penalties(vocabulary.size, back, repetition, 0.0, 0.0)
-        yield _primed(link, job.prompt[-back:] if back else ())
-    if sampling.frequency_penalty or sampling.presence_penalty:
-        yield api.llama_sampler_init_penalties(
-            vocabulary.size, back, 1.0, sampling.frequency_penalty, sampling.presence_penalty
-        )
+    return api.llama_sampler_init_logit_bias(len(bias), len(entries), pointer)
 
 
 def _primed(link: Link, tokens: Sequence[int]) -> Link:
     for token in tokens:
         api.llama_sampler_accept(link, token)
     return link
-
-
-def _dry(job: Generation, vocabulary: LlamaVocabulary, context_length: int) -> Iterator[Link]:
-    sampling = job.sampling
-    if not sampling.dry_multiplier:
-        return
-    far = context_length if sampling.dry_range <= 0 else sampling.dry_range
-    breakers = [text.encode() for text in sampling.dry_sequence_breakers]
-    link = api.llama_sampler_init_dry(
-        vocabulary.pointer,
-        sampling.dry_multiplier,
-        sampling.dry_base,
-        sampling.dry_allowed_length,
-        far,
-        (ctypes.c_char_p * len(breakers))(*breakers),
-        len(breakers),
-    )
-    yield _primed(link, job.prompt[-far:])
 
 
 def _temperature(sampling: Sampling) -> Iterator[Link | OwnLink]:
@@ -450,32 +461,6 @@ def _temperature(sampling: Sampling) -> Iterator[Link | OwnLink]:
         yield api.llama_sampler_init_temp(sampling.temperature)
 
 
-def _selection(
-    sampling: Sampling, vocabulary: LlamaVocabulary, seed: int
-) -> Iterator[Link | OwnLink]:
-    """What draws the token from what is left."""
-    if sampling.mirostat_mode:
-        yield _mirostat(sampling, vocabulary, seed)
-        return
-    if sampling.skew:
-        yield skewing(sampling)
-    if sampling.adaptive_target >= 0:
-        target, decay = sampling.adaptive_target, sampling.adaptive_decay
-        yield api.llama_sampler_init_adaptive_p(target, decay, seed)
-    elif sampling.seed is not None:
-        yield drawing(sampling.seed, vocabulary.size)
-    else:
-        yield api.llama_sampler_init_dist(seed)
-
-
-def _mirostat(sampling: Sampling, vocabulary: LlamaVocabulary, seed: int) -> Link:
-    tau, eta = sampling.mirostat_tau, sampling.mirostat_eta
-    if sampling.mirostat_mode == 1:
-        # m = 100 is the number of tokens the paper estimates s_hat from (arXiv:2007.14966).
-        return api.llama_sampler_init_mirostat(vocabulary.size, seed, tau, eta, 100)
-    return api.llama_sampler_init_mirostat_v2(seed, tau, eta)
-
-
 _TRUNCATIONS: Mapping[str, Callable[[Sampling], Link | OwnLink]] = {
     "top_n_sigma": lambda sampling: api.llama_sampler_init_top_n_sigma(sampling.top_n_sigma),
     "top_k": lambda sampling: api.llama_sampler_init_top_k(sampling.top_k),
@@ -486,15 +471,3 @@ _TRUNCATIONS: Mapping[str, Callable[[Sampling], Link | OwnLink]] = {
     "top_a": top_a,
 }
 SUPPORTED = frozenset(SAMPLERS) - (set(TRUNCATIONS) - _TRUNCATIONS.keys())
-
-
-def _truncation(name: str, sampling: Sampling) -> Iterator[Link | OwnLink]:
-    if getattr(sampling, name) != getattr(NEUTRAL, name):
-        yield _TRUNCATIONS[name](sampling)
-
-
-def _xtc(sampling: Sampling, seed: int) -> Iterator[Link]:
-    if sampling.xtc_probability > 0:
-        yield api.llama_sampler_init_xtc(
-            sampling.xtc_probability, sampling.xtc_threshold, _MIN_KEEP, seed
-        )

@@ -161,7 +161,8 @@ def _decoded(pool: Any, given: list[tuple[int, int]]) -> int:
     """The code for a batch of so many tokens of each sequence, in turn."""
     rows = [(place, one) for place in range(given[0][1]) for one, _ in given]
     batch = Batch(len(rows), pool)
-    batch.singles([7] * len(rows), [place for place, _ in rows], [one for _, one in rows])
+    for place, one in rows:
+        batch.chunk([7], place, one, last=True)
     return int(pool.llama_decode(pool, batch.ready()))
 
 

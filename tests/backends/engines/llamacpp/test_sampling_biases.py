@@ -30,7 +30,7 @@ def applied(sampling: Sampling, size: int) -> list[float]:
         *(api.llama_token_data(id=token, logit=0.0, p=0.0) for token in range(size))
     )
     candidates = api.llama_token_data_array(data=data, size=size, selected=-1, sorted=False)
-    link: Any = _bias(bias, vocabulary(size))
+    link: Any = _bias(bias)
     api.llama_sampler_apply(link, ctypes.byref(candidates))
     api.llama_sampler_free(link)
     return [data[token].logit for token in range(size)]
@@ -63,7 +63,7 @@ def test_a_bias_over_a_large_vocabulary_makes_no_object_for_each_token() -> None
     try:
         bias = biases(Sampling(allowed_tokens=(5, 6)), LARGE, ENDS)
         assert bias is not None
-        api.llama_sampler_free(_bias(bias, vocabulary(LARGE)))
+        api.llama_sampler_free(_bias(bias))
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

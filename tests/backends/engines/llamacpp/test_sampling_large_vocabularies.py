@@ -2,16 +2,26 @@
 
 import ctypes
 from collections.abc import Sequence
-from functools import partial
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+from backends.contract.protocol import Generation
 from backends.contract.samplers import Sampling, order_of
-from backends.engines.llamacpp import sampling as links
 from backends.engines.llamacpp.library import api
-from backends.engines.llamacpp.sampling import UNLIKELY, Link, Maker, OwnLink, TokenDataArray
+from backends.engines.llamacpp.sampling import (
+    SMALL,
+    UNLIKELY,
+    Link,
+    Links,
+    OwnLink,
+    TokenDataArray,
+    ordered,
+)
+from backends.engines.llamacpp.vocabulary import LlamaVocabulary
 
 SIZE = 150_000
 CASES = [
@@ -52,14 +62,11 @@ def left(chain: Sequence[Link | OwnLink], among: npt.NDArray[np.float32]) -> dic
 def test_what_is_dropped_unsorted_changes_probabilities_by_less_than_the_bound(
     sampling: Sampling, seed: int
 ) -> None:
-    makers: dict[str, Maker] = {
-        "temperature": lambda: links._temperature(sampling),  # noqa: SLF001
-        "xtc": lambda: links._xtc(sampling, 5),  # noqa: SLF001
-        **{name: partial(links._truncation, name, sampling) for name in links._TRUNCATIONS},  # noqa: SLF001
-    }
+    vocabulary = cast(LlamaVocabulary, SimpleNamespace(size=SIZE, ends=frozenset(), pointer=None))
+    links = Links(Generation(prompt=(1,), sampling=sampling), vocabulary, 1_000, 5)
     order, among = order_of(sampling), logits(seed)
-    whole = left([link for name in order if name in makers for link in makers[name]()], among)
-    ours = left(list(links._ordered(sampling, order, makers, SIZE)), among)  # noqa: SLF001
+    whole = left([link for name in order for link in links.of(name)], among)
+    ours = left(list(ordered(sampling, order, links.of, SIZE)), among)
     apart = sum(abs(whole.get(token, 0) - ours.get(token, 0)) for token in {*whole, *ours})
     assert apart <= 20 * UNLIKELY
 
@@ -71,8 +78,7 @@ def test_what_sorts_is_given_a_part_of_a_large_vocabulary_alone(name: str) -> No
     def count(candidates: TokenDataArray) -> None:
         seen.append(len(candidates.ids))
 
-    for size in (SIZE, links.SMALL):
-        makers: dict[str, Maker] = {name: lambda: [OwnLink(count)]}
-        left(list(links._ordered(Sampling(), [name], makers, size)), logits(1))  # noqa: SLF001
+    for size in (SIZE, SMALL):
+        left(list(ordered(Sampling(), [name], lambda _: [OwnLink(count)], size)), logits(1))
     assert seen[0] < SIZE / 4
     assert seen[1] == SIZE
