@@ -238,7 +238,6 @@ class Launcher:
         os.set_blocking(woken, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
-        self._report(0)
         while True:
             ready, _, _ = select.select([self._control.fileno(), wake], [], [])
             if wake in ready:

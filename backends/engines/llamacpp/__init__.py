@@ -28,6 +28,7 @@ With one:
     kv_cache.py   the memory of a context by sequences; sequences kept in files
     pieces.py     a sequence as bytes, in pieces
     draft.py      a small model that drafts for a large one
-    pictures.py   a prompt with pictures -> cells; the image encoder (imports mtmd)
+    pictures.py   a prompt with pictures -> cells (imports mtmd)
+    encoding.py   the image encoder beside the engine
     encoder.py    many texts in one pass -> vectors
 """

@@ -12,7 +12,6 @@ the cache.
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
@@ -25,9 +24,9 @@ from backends.engines.constraints import Mask
 from backends.engines.draft_model import ModelDrafter
 from backends.engines.engine import JobFailed, PromptScored, StepResult, Token
 from backends.engines.llamacpp.batch import Batch, Fed, LlamaJob
+from backends.engines.llamacpp.encoding import EncoderTask, EncoderThread
 from backends.engines.llamacpp.kv_cache import KvCache, LlamaSlotKeeper
 from backends.engines.llamacpp.loading import LlamaModel, use_adapters
-from backends.engines.llamacpp.pictures import EncoderTask, EncoderThread
 from backends.engines.llamacpp.pieces import PART, WHOLE, Filling
 from backends.engines.llamacpp.rows import Rows
 from backends.engines.llamacpp.sampling import Chain
@@ -35,9 +34,6 @@ from backends.engines.prefill import BLOCK, STEP_SECONDS
 from backends.engines.sequences import Restoring, Sequences
 from backends.engines.speculation import NO_DRAFT, Speculation, StepDraft
 from backends.engines.tokenizing import VocabularyTokenizer
-
-if TYPE_CHECKING:
-    from backends.engines.llamacpp.pictures import MtmdEncoder
 
 log = structlog.get_logger(__name__)
 
@@ -71,7 +67,7 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
         self._context = loaded.context
         self._api = loaded.context.api
         self._vocabulary = loaded.vocabulary
-        self._encoder_thread = _encoder_thread(loaded)
+        self._encoder = EncoderThread(loaded.pictures, beside=not loaded.on_device)
         self._adapters: tuple[float, ...] = ()  # how strongly each counts in the coming passes
         self._batch = Batch(loaded.options.batch_size, self._api)
         moved = self._cache.copied(layout.cells // layout.slots) * loaded.cell_bytes
@@ -107,8 +103,9 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
         return LlamaJob(key, job, chain, list(job.prompt))
 
     def _seeing(self, key: int, job: Generation) -> LlamaJob:
-        assert self._encoder_thread is not None  # else the driver refuses pictures
-        seen = self._encoder_thread.pictures.prepare(job)
+        pictures = self._encoder.pictures
+        assert pictures is not None  # else the driver refuses pictures
+        seen = pictures.prepare(job)
         text = msgspec.structs.replace(job, prompt=tuple(cell for cell in seen.cells if cell >= 0))
         try:
             chain = Chain(text, self._vocabulary, self.info.context_length)
@@ -127,14 +124,12 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
 
     def release(self, key: int) -> int:
         running = self._running[key]
-        if self._encoder_thread is not None:
-            self._encoder_thread.drop(running)
+        self._encoder.drop(running)
         running.free()
         return super().release(key)
 
     def recover(self) -> None:
-        if self._encoder_thread is not None:
-            self._encoder_thread.drop()
+        self._encoder.drop()
         for running in self._running.values():
             running.free()
         self._forget_jobs()
@@ -146,43 +141,41 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
             self._cut_off(running)
         self.take_all_out()
         self.recover()
-        if self._encoder_thread is not None:
-            self._encoder_thread.close()
+        self._encoder.close()
         self._loaded.free()
 
     def step(self) -> Sequence[StepResult]:
         forced, self._forced = self._forced, []
         if waiting := [running for running in self._running.values() if running.row is not None]:
             return [*forced, *map(self._draw_next, waiting)]
-        failed = (
-            self._encode_images(self._encoder_thread) if self._encoder_thread is not None else ()
-        )
+        failed = self._encode_images()
         self._coming = False
         work = self._decode()
         if not work and self._coming:
             self.kept.wait(STEP_SECONDS)
-        elif not work and self._encoder_thread is not None:
-            self._encoder_thread.wait(STEP_SECONDS)
+        elif not work:
+            self._encoder.wait(STEP_SECONDS)
         read, self._read = self._read, []
         return [*forced, *failed, *read, *self._scored_and_drawn(work)]
 
-    def _encode_images(self, encoder: EncoderThread) -> Sequence[JobFailed]:
+    def _encode_images(self) -> Sequence[JobFailed]:
         """Use the embeddings of a finished task, and begin with the next."""
-        task = encoder.take()
+        task = self._encoder.take()
         if task is not None:
             try:
                 task.work.result()
-                self._place(encoder.pictures, task)
+                self._place(task)
             except GenerationFailed as error:
                 return [JobFailed(task.running.key, error)]
-        encoder.begin(self._running.values())
+        self._encoder.begin(self._running.values())
         return ()
 
-    def _place(self, pictures: "MtmdEncoder", task: EncoderTask) -> None:
+    def _place(self, task: EncoderTask) -> None:
         """Put the picture into the KV cache, unless its own job has to make room. Raises
         GenerationFailed, which is its own job's alone.
         """
-        running, picture = task.running, task.picture
+        running, picture, pictures = task.running, task.picture, self._encoder.pictures
+        assert pictures is not None  # it has encoded one
         while task.is_wanted:
             assert running.slot is not None
             place = running.position, running.slot.index
@@ -617,9 +610,3 @@ def _speculation(loaded: LlamaModel, cache: KvCache) -> Speculation:
         )
     even = loaded.layout.split or cache.keeps_states
     return Speculation(options, even=even, drafter=drafter, most=cache.goes_back)
-
-
-def _encoder_thread(loaded: LlamaModel) -> EncoderThread | None:
-    if loaded.pictures is None:
-        return None
-    return EncoderThread(loaded.pictures, beside=not loaded.on_device)

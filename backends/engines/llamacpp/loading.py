@@ -316,9 +316,7 @@ class Loading(msgspec.Struct, frozen=True):
     def pictures(
         self, model: api.llama_model_p, vocabulary: LlamaVocabulary
     ) -> "MtmdEncoder | None":
-        """The image encoder. It takes a second to import and is not in every build. Raises
-        LoadFailed, or BackendMissing.
-        """
+        """The image encoder, which not every build has. Raises LoadFailed, or BackendMissing."""
         path, options = self.files.projector, self.options
         if path is None:
             return None

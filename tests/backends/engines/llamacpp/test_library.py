@@ -2,6 +2,8 @@
 
 import ctypes
 import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -65,3 +67,9 @@ def test_a_function_that_is_not_there_fails_when_it_is_called() -> None:
 def test_the_pair_that_is_installed_is_the_one_that_was_tried() -> None:
     known = pins()
     assert prebuilt.FITTING[known[prebuilt.BINDINGS]].wheel == known[prebuilt.WHEEL]
+
+
+def test_a_build_without_mtmd_reads_texts() -> None:
+    without = "import sys; sys.modules['llama_cpp.mtmd_cpp'] = None; "
+    code = f"{without}import backends.engines.llamacpp.container"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
