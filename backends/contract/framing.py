@@ -272,6 +272,6 @@ def _mapped(size: int, file: int, peer: int | None) -> mmap.mmap:
 
 
 # From a launcher to the gateway: the process of a worker, and its status as `subprocess` counts
-# (less than 0 is the number of a signal), or that it `RUNS`. Process 0: the launcher is ready.
+# (less than 0 is the number of a signal), or that it `RUNS`.
 REPORT = struct.Struct("<ii")
 RUNS = -(2**31)

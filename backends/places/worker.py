@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import anyio
 import msgspec
@@ -137,7 +137,6 @@ class LauncherProcess:
             )
         self._control.settimeout(0)
         self._rest = b""
-        self._ready: asyncio.Future[None] = self._loop.create_future()
         self._begun: deque[asyncio.Future[int]] = deque()  # in the order they were asked for
         self._ended: dict[int, asyncio.Future[int | None]] = {}
         self.open = True
@@ -145,7 +144,6 @@ class LauncherProcess:
 
     async def launch(self) -> Child:
         """A worker that waits for its first command. Raises LoadFailed."""
-        await asyncio.shield(self._ready)
         ours, theirs = socket.socketpair()
         errors, written = os.pipe()
         begun: asyncio.Future[int] = self._loop.create_future()
@@ -179,9 +177,8 @@ class LauncherProcess:
         self._process.kill()
         self._process.wait()
         gone = LoadFailed(f"the launcher of {self._name} ended")
-        asked: list[asyncio.Future[Any]] = [self._ready, *self._begun]
-        for waiting in asked:
-            settle(waiting, gone)
+        for begun in self._begun:
+            settle(begun, gone)
         for ended in self._ended.values():
             settle(ended, None)
 
@@ -203,9 +200,7 @@ class LauncherProcess:
             self._note(pid, status)
 
     def _note(self, pid: int, status: int) -> None:
-        if not pid:
-            self._ready.set_result(None)
-        elif status == RUNS:
+        if status == RUNS:
             self._ended[pid] = self._loop.create_future()
             settle(self._begun.popleft(), pid)
         else:
