@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import gguf
 import numpy
 
-from backends.engines.llamacpp import loading
+from backends.engines.llamacpp import load_log
 from backends.engines.llamacpp.library import api
 from tests.backends import gguf_raw
 from tests.backends.engines.llamacpp import cache_kinds
@@ -134,13 +134,13 @@ def _grow(file: RawFile, path: Path) -> None:
 
 def _complaint(path: Path) -> str:
     """Why llama.cpp doesn't load it; nothing: it does."""
-    loading.listen()
+    load_log.listen()
     if model := api.llama_model_load_from_file(
         str(path).encode(), api.llama_model_default_params()
     ):
         api.llama_model_free(model)
         return ""
-    return loading.last_errors()
+    return load_log.last_errors()
 
 
 def _mended(file: RawFile, complaint: str) -> RawFile | None:

@@ -19,7 +19,8 @@ With one:
     library.py    the bindings, and whether the library fits them
     ik.py         ik_llama.cpp in llama.cpp's place
     proof.py      a greedy answer, at an installation
-    loading.py    options -> model and context; progress, cancellation, errors, its log
+    loading.py    options -> model and context; progress, cancellation, errors
+    load_log.py   what llama.cpp's log says of a load
     vocabulary.py tokens and texts, cut so that tokenizing a long one ends no process
     sampling.py   a job's parameters -> a sampler chain, with samplers that llama.cpp lacks
     batch.py      jobs' sequences, and the arrays that llama_decode reads

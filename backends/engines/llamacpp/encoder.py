@@ -17,7 +17,7 @@ from backends.contract.encoder import EncoderInput
 from backends.contract.errors import GenerationFailed
 from backends.contract.protocol import ModelInfo, Reading, Vectors
 from backends.engines.encoder_driver import Pass
-from backends.engines.llamacpp import loading
+from backends.engines.llamacpp import load_log, loading
 from backends.engines.llamacpp.batch import Batch
 from backends.engines.llamacpp.library import Context, api
 from backends.engines.llamacpp.memory import (
@@ -51,7 +51,7 @@ def load(
 
     Raises LoadFailed or OutOfMemory and leaves nothing behind.
     """
-    loading.listen()
+    load_log.listen()
     with ExitStack() as undone:
         under_way = loading.Loading(files, options, progress, undone)
         model = under_way.weights()
@@ -66,8 +66,8 @@ def load(
             vocabulary=vocabulary,
             info=msgspec.structs.replace(
                 known_info(files, vocabulary, length=length, together=options.max_concurrent),
-                layers=loading.layers(),
-                memory=loading.memory_taken(files) or estimate(files, options, files.size_bytes),
+                layers=load_log.layers(),
+                memory=load_log.memory_taken(files) or estimate(files, options, files.size_bytes),
                 task="rank" if ranks else "embed",
                 vectors=None if ranks else Vectors(width=width, normalized=True),
                 reading=_reading(model, vocabulary),

@@ -16,7 +16,7 @@ import numpy as np
 
 from backends.contract.catalog import ModelFiles
 from backends.contract.errors import GenerationFailed, LoadFailed, OutOfMemory
-from backends.engines.llamacpp import loading
+from backends.engines.llamacpp import load_log, loading
 from backends.engines.llamacpp.engine import NO_ROOM
 from backends.engines.llamacpp.files import fitted, layers_on_cards
 from backends.engines.llamacpp.layout import cache_layout
@@ -83,7 +83,7 @@ _state_size = _function("llama_state_seq_get_size", _SIZE, _POINTER, *_state)
 _state_get = _function("llama_state_seq_get_data", _SIZE, _POINTER, _POINTER, _SIZE, *_state)
 _state_set = _function("llama_state_seq_set_data", _SIZE, _POINTER, _POINTER, _SIZE, *_state)
 _set_threads = _function("llama_set_n_threads", None, _POINTER, ctypes.c_uint32, ctypes.c_uint32)
-_log_set = _function("llama_log_set", None, type(loading.LISTENER), _POINTER)
+_log_set = _function("llama_log_set", None, type(load_log.LISTENER), _POINTER)
 _system_info = _function("llama_print_system_info", ctypes.c_char_p)
 _supports_gpu_offload = _function("llama_supports_gpu_offload", ctypes.c_bool)
 _main_memory = _function("ggml_backend_cpu_buffer_type", _POINTER)
@@ -104,13 +104,13 @@ def load(
     with ExitStack() as held:
         vocabulary = loading.load_vocabulary(files.path)
         held.callback(vocabulary.close)
-        loading.listen()  # the vocabulary's lines say nothing of what comes
-        _log_set(loading.LISTENER, None)
+        load_log.listen()  # the vocabulary's lines say nothing of what comes
+        _log_set(load_log.LISTENER, None)
         model = _load_model(files, options, progress)
         held.callback(bindings.llama_free_model, model)
         context = bindings.llama_init_from_model(model, context_parameters(files, options))
         if not context:
-            raise OutOfMemory(f"not enough memory for the KV cache: {loading.last_errors()}")
+            raise OutOfMemory(f"not enough memory for the KV cache: {load_log.last_errors()}")
         held.callback(bindings.llama_free, context)
         pool = Pool(context, model, vocabulary.size)
         held.callback(pool.close)
@@ -132,7 +132,7 @@ def _load_model(
     params.progress_callback = callback
     model = bindings.llama_model_load_from_file(str(files.path).encode(), params)
     if not model:
-        raise LoadFailed(f"ik_llama.cpp can't load {files.path.name}: {loading.last_errors()}")
+        raise LoadFailed(f"ik_llama.cpp can't load {files.path.name}: {load_log.last_errors()}")
     return int(model)
 
 

@@ -6,7 +6,8 @@ import bundled
 from backends.contract import catalog
 from backends.contract.errors import LoadFailed
 from backends.engines.llamacpp import loading
-from backends.engines.llamacpp.loading import buffers_in, layers_in, warm_up
+from backends.engines.llamacpp.load_log import buffers_in, layers_in
+from backends.engines.llamacpp.loading import warm_up
 from config.engines import LlamaCppOptions
 
 # As llama.cpp writes it: two cards, and what didn't fit on them in main memory.

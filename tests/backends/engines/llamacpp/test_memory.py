@@ -10,7 +10,7 @@ from backends.contract.protocol import Generation
 from backends.contract.samplers import Sampling
 from backends.engines.llamacpp import files, memory
 from backends.engines.llamacpp.gguf import Tensor
-from backends.engines.llamacpp.loading import counted
+from backends.engines.llamacpp.load_log import counted
 from backends.engines.llamacpp.memory import CpuLayouts
 from config.engines import LlamaCppOptions
 from tests.backends import container_contract as contract
