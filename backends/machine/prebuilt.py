@@ -35,12 +35,11 @@ class Newer(msgspec.Struct, frozen=True):
 
 
 class Pair(msgspec.Struct, frozen=True):
-    """A release of the wheel, the version of ggml that is in it, and where its llama.cpp's headers
-    are newer than the bindings: `scripts/layout` finds that.
+    """A release of the wheel, which ends in llama.cpp's build number, and where its headers are
+    newer than the bindings: `scripts/layout` finds that.
     """
 
     wheel: str
-    ggml: str
     structs: Mapping[str, Newer]
     constants: Mapping[str, int]
 
@@ -49,7 +48,6 @@ class Pair(msgspec.Struct, frozen=True):
 FITTING: Mapping[str, Pair] = {
     "0.3.36": Pair(
         "2026.10.11549",
-        "0.26.0",
         {
             "llama_context_params": Newer(
                 ("moe_cache_size", ctypes.c_size_t),
@@ -96,14 +94,6 @@ def misfit() -> str:
 def fitting() -> Pair:
     """What fits the installed bindings. Raises KeyError: see `misfit`."""
     return FITTING[version(BINDINGS)]
-
-
-def other_build(loaded: ctypes.CDLL) -> list[str]:
-    """Whether the wheel's llama.cpp is another than the one that was tried. The wheel has neither
-    its commit nor its build number, but ggml's version.
-    """
-    pair, found = fitting(), ggml_version(loaded)
-    return [] if found == pair.ggml else [f"ggml is {found}, not {pair.ggml}"]
 
 
 def ggml_version(loaded: ctypes.CDLL) -> str:

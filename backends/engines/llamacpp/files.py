@@ -47,6 +47,7 @@ from backends.engines import model_folder
 from backends.engines.draft_model import draft_files
 from backends.engines.llamacpp import libraries, memory
 from backends.engines.llamacpp.gguf import (
+    EMBEDDING,
     MAGIC,
     POSITIONS,
     BrokenFile,
@@ -55,6 +56,7 @@ from backends.engines.llamacpp.gguf import (
     Tensor,
     metadata_alone,
     read_header,
+    rows,
 )
 from backends.engines.llamacpp.layout import (
     CACHE_BITS,
@@ -208,14 +210,14 @@ def _describe(path: Path, header: Header, layouts: CpuLayouts) -> ModelFiles | N
         projector=projector,
         beside=(path.parent / model_folder.GENERATION_CONFIG,),
         generation_defaults=generation_defaults(header, path),
-        vocab_size=max(part.vocabulary for part in headers),
+        vocab_size=rows(tensors, EMBEDDING),
         heads=header.number(f"{architecture}.attention.head_count"),
         activation_bytes=4 * max(graph.activations()),
         attention_bytes=4 * graph.activations()[1],
         window=graph.window() if sliding else 0,
         latent=header.number(f"{architecture}.attention.kv_lora_rank") > 0,
         sliding_bytes_per_token=0 if encodes else sliding,
-        positions=_positions(tensors),
+        positions=rows(tensors, POSITIONS),
         task=memory.task(header),
         described={**described(header), **_sizes(header, tensors)},
     )
@@ -246,11 +248,6 @@ def described(header: Header) -> Mapping[str, str]:
         if key.startswith(GENERAL) and isinstance(value, str) and value
     }
     return dict(itertools.islice(texts.items(), MOST_DESCRIPTIONS))
-
-
-def _positions(tensors: Iterable[Tensor]) -> int:
-    shapes = (tensor.shape for tensor in tensors if tensor.name == POSITIONS)
-    return next((shape[-1] for shape in shapes if shape), 0)
 
 
 def fitted(files: ModelFiles, options: LlamaCppOptions) -> ModelFiles:

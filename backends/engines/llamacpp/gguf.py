@@ -7,7 +7,7 @@ not built.
 import math
 import mmap
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from math import isfinite
 from pathlib import Path
@@ -87,12 +87,6 @@ class Header(msgspec.Struct, frozen=True):
     metadata: Mapping[str, Value]
     tensors: tuple[Tensor, ...]
 
-    @property
-    def vocabulary(self) -> int:
-        """Rows of the embedding; 0: it isn't in this file."""
-        shapes = (tensor.shape for tensor in self.tensors if tensor.name == EMBEDDING)
-        return next((shape[-1] for shape in shapes if shape), 0)
-
     def text(self, key: str, default: str = "") -> str:
         value = self.metadata.get(key)
         return value if isinstance(value, str) else default
@@ -110,6 +104,12 @@ class Header(msgspec.Struct, frozen=True):
             one = value[layer] if layer < len(value) else None
             return one if isinstance(one, int) else default
         return self.number(key, default)
+
+
+def rows(tensors: Iterable[Tensor], name: str) -> int:
+    """Of the tensor called so, such as the embedding; 0: it isn't there."""
+    shapes = (tensor.shape for tensor in tensors if tensor.name == name)
+    return next((shape[-1] for shape in shapes if shape), 0)
 
 
 def read_header(path: Path) -> Header:
@@ -212,14 +212,11 @@ class _Reader(msgspec.Struct, eq=False):
         return count
 
     def _text(self) -> str:
-        return self._bytes().decode()
-
-    def _bytes(self) -> bytes:
         length = self._count()
         if self._at + length > len(self._data):
             raise CutOff
         self._at += length
-        return self._data[self._at - length : self._at]
+        return self._data[self._at - length : self._at].decode()
 
     def _value(self, kind: int) -> Value:
         if kind == _STRING:

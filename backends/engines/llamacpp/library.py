@@ -74,12 +74,9 @@ def imported() -> Any:
     bindings = import_module("llama_cpp.llama_cpp")
     if ggml.has_variants():
         ggml.here()  # which takes the one for this processor
-    wrong: list[str] = []
     if library is not None:
         renew(bindings, prebuilt.fitting())
-        wrong += prebuilt.other_build(bindings._lib)  # noqa: SLF001 - the loaded library
-    wrong += differences(bindings)
-    if wrong:
+    if wrong := differences(bindings):
         raise ImportError(f"llama.cpp's library doesn't match its bindings: {'; '.join(wrong)}")
     return bindings
 

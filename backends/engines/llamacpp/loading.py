@@ -194,13 +194,11 @@ class Loading(msgspec.Struct, frozen=True):
         vocabulary = loading.vocabulary(model)
         check_drafter(files, model, vocabulary, target)
         context = loading.context(model, vocabulary.size, whole_window=True)
-        layout = cache_layout(files, options)
-        length = options.context_length or layout.cells
         return LlamaDraftModel(
             context,
             vocabulary.size,
-            layout,
-            layout.cells // layout.slots if layout.split else length,
+            cache_layout(files, options),
+            context_length(files, options),
             options.batch_size,
             step_threads(context, options),
             memory_taken(files),

@@ -97,13 +97,12 @@ class Stage:
 
     def take(self, sequence: int) -> State:
         """All there is of it. Nothing: it can't be taken out."""
-        size = self._states.size(sequence, WHOLE)
-        if self._sequence is None or not size:
-            return self._one_piece(sequence, size)
-        rest = self._states.size(sequence, PART) if self._parted else 0
-        end = self._states.end(sequence)
+        staged = self._sequence is not None
+        flags = PART if staged else WHOLE  # of what is in no piece
+        size, end = self._states.size(sequence, WHOLE), self._states.end(sequence)
+        rest = self._states.size(sequence, flags) if self._parted or not staged else 0
         step = max(1, self._piece * end // max(1, size - rest))
-        starts = range(0, end, step)
+        starts = range(0, end if staged else 0, step)
         front = _FRONT.pack(len(starts), size)
         data = np.empty(len(front) + 16 * len(starts) + size + _SLACK * len(starts), np.uint8)
         data[: len(front)] = np.frombuffer(front, np.uint8)
@@ -117,16 +116,8 @@ class Stage:
             table[1, number] = length
             at += length
         data[len(front) :][: table.nbytes] = table.reshape(-1).view(np.uint8)
-        if rest and not self._states.read_into(data[at : at + rest], sequence, PART):
-            return data[:0]
-        return data[: at + rest]
-
-    def _one_piece(self, sequence: int, size: int) -> State:
-        front = _FRONT.pack(0, size)
-        data = np.empty(len(front) + size, np.uint8)
-        data[: len(front)] = np.frombuffer(front, np.uint8)
-        there = size and self._states.read_into(data[len(front) :], sequence, WHOLE)
-        return data if there else data[:0]
+        there = not rest or self._states.read_into(data[at : at + rest], sequence, flags)
+        return data[: at + rest] if size and there else data[:0]
 
     def _take(self, sequence: int, start: int, end: int, data: State) -> int:
         """Put these positions into `data`; how many bytes they are, 0 where it can't be."""
