@@ -23,7 +23,7 @@
 
 /* GCC before 11.5, 12.4 and 13.3 says that AMX's tile configuration is read from 8 bytes, so that the
  * others are never written (gcc.gnu.org/PR114098), and the first quantized matrix ends the process.
- * It is read from 64. The text tells backends/engines/llamacpp/memory.py that a library was compiled so.
+ * It is read from 64. The text tells backends/engines/llamacpp/cpu_layouts.py that a library was compiled so.
  */
 #if defined(__AMX_TILE__) && defined(__GNUC__) && !defined(__clang__)
 #include <immintrin.h>

@@ -8,7 +8,9 @@ Without an engine:
     speeds.py     which of them was faster here
     layout.py     how its cache is laid out, and what a pass over it takes
     gguf.py       the header of one
-    memory.py     the memory that its graph, the CPU's own layouts, a projector or an encoder take
+    memory.py     the memory that its graph or an encoder's passes take
+    cpu_layouts.py  what is copied into the CPU's own layouts
+    projectors.py which projector is a model's, and its memory
     trial.py      a file is tried in a child first
 
 With one:
@@ -21,6 +23,7 @@ With one:
     proof.py      a greedy answer, at an installation
     loading.py    options -> model and context; progress, cancellation, errors
     load_log.py   what llama.cpp's log says of a load
+    offloading.py which devices its tensors lie on
     vocabulary.py tokens and texts, cut so that tokenizing a long one ends no process
     sampling.py   a job's parameters -> a sampler chain, with samplers that llama.cpp lacks
     batch.py      jobs' sequences, and the arrays that llama_decode reads

@@ -6,12 +6,9 @@ converted (llama.cpp's `gguf-py/gguf/constants.py`, `general.sampling.*`). The o
 that it may name is not read: it is the same on every engine here.
 """
 
-import grp
 import itertools
 import math
-import os
 import re
-import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,7 +42,8 @@ from backends.contract.protocol import MemoryNeed
 from backends.contract.samplers import Sampling
 from backends.engines import model_folder
 from backends.engines.draft_model import draft_files
-from backends.engines.llamacpp import libraries, memory
+from backends.engines.llamacpp import cpu_layouts, libraries, memory, projectors
+from backends.engines.llamacpp.cpu_layouts import CpuLayouts
 from backends.engines.llamacpp.gguf import (
     EMBEDDING,
     MAGIC,
@@ -73,7 +71,6 @@ from backends.engines.llamacpp.layout import (
     workspace,
 )
 from backends.engines.llamacpp.libraries import FIRST_OF_IK, on_cpu
-from backends.engines.llamacpp.memory import CpuLayouts
 from backends.machine import devices, ggml, ik, prebuilt
 from config.engines import DraftOptions, LlamaCppOptions, SpeculationOptions
 
@@ -110,7 +107,7 @@ def generation_defaults(header: Header, path: Path) -> Sampling:
 
 PART = re.compile(r"-(\d{5})-of-(\d{5})(\.gguf)$", re.IGNORECASE)  # as gguf-split names them
 SUFFIX = re.compile(r"(-\d{5}-of-\d{5})?\.gguf$", re.IGNORECASE)
-COMPANIONS = (f"*{memory.MARK}*[fF]16*",)  # it comes in several precisions; one is enough
+COMPANIONS = (f"*{projectors.MARK}*[fF]16*",)  # it comes in several precisions; one is enough
 FOREIGN = "of a quantization that ik_llama.cpp alone reads (IQ4_KS, Q4_K_R4, …)"
 # Matrices in main memory that a card holds a copy of while it computes a prompt with them.
 MOVED = 1
@@ -128,7 +125,7 @@ def recognise(path: Path, layouts: CpuLayouts | None = None) -> ModelFiles | Non
     if not path.is_file() or not _is_ours(path) or not _is_first(path):
         return None
     try:
-        return _describe(path, read_header(path), layouts or memory.of_this_machine())
+        return _describe(path, read_header(path), layouts or cpu_layouts.of_this_machine())
     except (BrokenFile, ValueError) as error:  # ValueError: an empty file can't be mapped
         kind = HeaderCutOff if isinstance(error, CutOff) else LoadFailed
         raise kind(f"{path} is not a usable GGUF file: {error}") from error
@@ -138,7 +135,7 @@ def _models(folder: Path) -> list[Path]:
     """The first files of the models in the folder, by their names."""
     files = [file for file in sorted(folder.iterdir()) if SUFFIX.search(file.name)]
     files = [file for file in files if _is_ours(file) and _is_first(file)]
-    return [file for file in files if memory.MARK not in file.name.lower()]
+    return [file for file in files if projectors.MARK not in file.name.lower()]
 
 
 def _is_ours(path: Path) -> bool:
@@ -186,7 +183,7 @@ def _describe(path: Path, header: Header, layouts: CpuLayouts) -> ModelFiles | N
     graph = memory.graph_of(header, tensors)
     kept = graph.kept().values()
     sliding = sum(in_a_window for _, in_a_window, _ in kept)
-    projector = memory.beside(path, lambda: set(_models(path.parent)) <= {path})
+    projector = projectors.beside(path, lambda: set(_models(path.parent)) <= {path})
     sizes = sum(file.stat().st_size for file in files)
     return ModelFiles(
         path=path,
@@ -194,7 +191,7 @@ def _describe(path: Path, header: Header, layouts: CpuLayouts) -> ModelFiles | N
         format="gguf",
         architecture=architecture,
         size_bytes=sizes,
-        added_bytes=memory.added_bytes(tensors, layouts),
+        added_bytes=cpu_layouts.added_bytes(tensors, layouts),
         types=tuple(types),
         repacked=layouts.bears(tensors),
         weights=None if encodes else memory.weights(graph, tensors, sizes),
@@ -258,7 +255,7 @@ def fitted(files: ModelFiles, options: LlamaCppOptions) -> ModelFiles:
         return msgspec.structs.replace(files, projector=None, modalities=("text",))
     if options.mmproj is None:
         return files
-    projector = memory.named(Path(options.mmproj).expanduser())
+    projector = projectors.named(Path(options.mmproj).expanduser())
     return msgspec.structs.replace(files, projector=projector, modalities=("text", "image"))
 
 
@@ -517,7 +514,7 @@ def _beside(files: ModelFiles, options: LlamaCppOptions) -> MemoryNeed:
     need = MemoryNeed(
         weights=sum(path.stat().st_size for path in (*there, *filter(None, [projector]))),
         cache=0,
-        engine=memory.buffer(projector, scores=scores) if projector else 0,
+        engine=projectors.buffer(projector, scores=scores) if projector else 0,
     )
     if files.task != "generate" or (drafting := draft(files, options)) is None:
         return need
@@ -527,38 +524,6 @@ def _beside(files: ModelFiles, options: LlamaCppOptions) -> MemoryNeed:
 def adapter_paths(options: LlamaCppOptions) -> Sequence[Path]:
     """The files of its LoRA adapters."""
     return [Path(path).expanduser() for path in options.adapters.values()]
-
-
-def changeable(paths: Sequence[Path]) -> Path | None:
-    """The first of these files, or of their folders, that others than this process's user and root
-    may write to; None where there is none.
-    """
-    for path in dict.fromkeys(path.resolve() for path in paths):
-        if others_may_write(path):
-            return path
-    for folder in dict.fromkeys(path.resolve().parent for path in paths):
-        # In a sticky folder (/tmp) nobody may replace what is another's.
-        if not folder.stat().st_mode & stat.S_ISVTX and others_may_write(folder):
-            return folder
-    return None
-
-
-def others_may_write(path: Path) -> bool:
-    """By its mode and owner; access lists are not looked at."""
-    status = path.stat()
-    if status.st_uid not in (os.geteuid(), 0) or status.st_mode & stat.S_IWOTH:
-        return True
-    return bool(status.st_mode & stat.S_IWGRP) and not _has_no_others(status.st_gid)
-
-
-def _has_no_others(group: int) -> bool:
-    """Whether it is this user's own group: many systems make one for each user."""
-    if group not in (os.getegid(), 0):
-        return False
-    try:
-        return not grp.getgrgid(group).gr_mem
-    except KeyError:
-        return True
 
 
 _CACHE_TYPES = {  # by TabbyAPI's names, and by bits

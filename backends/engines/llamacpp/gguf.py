@@ -18,6 +18,7 @@ import msgspec
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 EMBEDDING, POSITIONS = "token_embd.weight", "position_embd.weight"
+OUTPUT = "output.weight"
 _SCALARS = {
     0: "B",
     1: "b",

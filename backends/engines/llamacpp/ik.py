@@ -16,7 +16,7 @@ import numpy as np
 
 from backends.contract.catalog import ModelFiles
 from backends.contract.errors import GenerationFailed, LoadFailed, OutOfMemory
-from backends.engines.llamacpp import load_log, loading
+from backends.engines.llamacpp import load_log, loading, offloading
 from backends.engines.llamacpp.engine import NO_ROOM
 from backends.engines.llamacpp.files import fitted, layers_on_cards
 from backends.engines.llamacpp.layout import cache_layout
@@ -144,7 +144,7 @@ def model_parameters(files: ModelFiles, options: LlamaCppOptions) -> Any:
     # What is repacked isn't what is mapped.
     params.use_mmap, params.use_mlock = options.mmap and not ours.rtr, options.mlock
     params.repack_tensors, params.mla, params.amb = ours.rtr, ours.mla, ours.amb
-    loading.place(params, _overrides(files, options))
+    offloading.override(params, _overrides(files, options))
     return params
 
 
@@ -154,11 +154,11 @@ def _use_cards(params: Any, options: LlamaCppOptions) -> None:
         raise LoadFailed("this ik_llama.cpp was built without cards: set gpu_layers: 0")
     layers, cards = layers_on_cards(options), list(devices.of_llamacpp())[:MOST_CARDS]
     params.n_gpu_layers = ALL if layers < 0 else layers
-    parts = loading.parts_of_cards(options, cards)
+    parts = offloading.parts_of_cards(options, cards)
     params.tensor_split = (ctypes.c_float * MOST_CARDS)(*(parts.get(card, 0.0) for card in cards))
 
 
-def _overrides(files: ModelFiles, options: LlamaCppOptions) -> list[loading.Override]:
+def _overrides(files: ModelFiles, options: LlamaCppOptions) -> list[offloading.Override]:
     """Where tensors lie that are placed by their names. Raises LoadFailed."""
     known = [_main_memory(), *map(_buffers_of, range(_backends()))]
     places = {_name_of(kind).decode(): kind for kind in known}
@@ -167,8 +167,8 @@ def _overrides(files: ModelFiles, options: LlamaCppOptions) -> list[loading.Over
         pattern, _, name = text.rpartition("=")
         if name not in places:
             raise LoadFailed(f"ik.override_tensor: {name!r} is none of {', '.join(places)}")
-        found.append(loading.Override(pattern.encode(), places[name]))
-    return [*found, *loading.without_experts(files, options, known[0])]
+        found.append(offloading.Override(pattern.encode(), places[name]))
+    return [*found, *offloading.without_experts(files, options, known[0])]
 
 
 def context_parameters(files: ModelFiles, options: LlamaCppOptions) -> Any:

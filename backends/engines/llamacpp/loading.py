@@ -2,7 +2,7 @@
 
 import ctypes
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
@@ -20,13 +20,11 @@ from backends.engines.llamacpp.draft import check as check_drafter
 from backends.engines.llamacpp.files import (
     INSTALLATION,
     adapter_paths,
-    changeable,
     draft,
     draft_options,
     estimate,
     fitted,
     layers_on_cards,
-    layers_without_experts,
 )
 from backends.engines.llamacpp.files import vocabulary as metadata_alone
 from backends.engines.llamacpp.layout import (
@@ -52,7 +50,13 @@ from backends.engines.llamacpp.load_log import (
     memory_taken,
     said,
 )
-from backends.engines.llamacpp.memory import EXPERTS
+from backends.engines.llamacpp.offloading import (
+    handle,
+    override,
+    parts_of_cards,
+    spread,
+    without_experts,
+)
 from backends.engines.llamacpp.sampling import SUPPORTED
 from backends.engines.llamacpp.vocabulary import LlamaVocabulary
 from backends.engines.speculation import IS_OFF
@@ -61,6 +65,7 @@ from backends.engines.tokenizing import known_info
 from backends.machine import devices, ggml
 from backends.machine.control_groups import main_memory
 from backends.machine.prebuilt import ggml_version
+from backends.machine.writers import changeable
 from config.engines import LlamaCppOptions
 from config.values import Threads
 
@@ -121,7 +126,7 @@ class Loading(msgspec.Struct, frozen=True):
             warn_of_writers(files)
         params = api.llama_model_default_params()
         params.n_gpu_layers = layers_on_cards(options)
-        place(params, without_experts(files, options, ggml.here().main_memory()))
+        override(params, without_experts(files, options, ggml.here().main_memory()))
         params.load_mode = (
             options.mmap * api.LLAMA_LOAD_MODE_MMAP + options.mlock * api.LLAMA_LOAD_MODE_MLOCK
         )
@@ -130,7 +135,7 @@ class Loading(msgspec.Struct, frozen=True):
             log.warning(
                 "llama.cpp was compiled by a GCC that breaks AMX: quantized weights go without"
             )
-        _spread(params, options)
+        spread(params, options)
         callback = api.llama_progress_callback(lambda done, _data: self.progress(done))
         params.progress_callback = callback
         model = api.llama_model_load_from_file(str(files.path).encode(), params)
@@ -224,7 +229,7 @@ class Loading(msgspec.Struct, frozen=True):
         params = mtmd.mtmd_context_params_default()
         params.use_gpu = on_device(options)
         if params.use_gpu and (cards := parts_of_cards(options, list(devices.of_llamacpp()))):
-            params.device = _handle(next(iter(cards)))  # where the model begins
+            params.device = handle(next(iter(cards)))  # where the model begins
         params.print_timings = False
         params.n_threads = most(batch_threads(options))
         params.flash_attn_type = FLASH_ATTENTION[options.flash_attention]
@@ -412,57 +417,6 @@ def warn_of_writers(files: ModelFiles) -> None:
             writable=str(where),
             remedy="remove their write permission, or set mmap: false",
         )
-
-
-def _spread(params: Any, options: LlamaCppOptions) -> None:
-    """Which cards take how much of it, as `files.placements` counts on. llama.cpp is told of no
-    other: it would take memory of each for its buffers, even if no layer lies there. And it is told
-    how to split, which it would do by what is free at the moment.
-    """
-    known = devices.of_llamacpp()
-    parts = parts_of_cards(options, list(known)) if options.gpu_layers else {}
-    if options.gpu_layers and not parts:
-        return  # what shares main memory, if anything
-    chosen = [_handle(name) for name in parts]
-    params.chosen = (ctypes.c_void_p * (len(chosen) + 1))(*chosen)  # a null ends it
-    params.devices = ctypes.addressof(params.chosen)
-    numbers = list(parts.values())[: api.llama_max_devices()]
-    params.tensor_split = (ctypes.c_float * api.llama_max_devices())(*numbers)
-
-
-class Override(ctypes.Structure):
-    """llama_model_tensor_buft_override, which the bindings don't have."""
-
-    _fields_ = (("pattern", ctypes.c_char_p), ("buffer_type", ctypes.c_void_p))
-
-
-def without_experts(
-    files: ModelFiles, options: LlamaCppOptions, main_memory: int
-) -> list[Override]:
-    """Experts that lie there, wherever the rest of their layers does."""
-    numbers = "|".join(map(str, layers_without_experts(files, options)))
-    return [Override(rf"blk\.({numbers}){EXPERTS}".encode(), main_memory)] if numbers else []
-
-
-def place(params: Any, overrides: Sequence[Override]) -> None:
-    """Where tensors lie; the first that matches one counts."""
-    if overrides:
-        params.overrides = (Override * (len(overrides) + 1))(*overrides)  # a null pattern ends it
-        params.tensor_buft_overrides = ctypes.addressof(params.overrides)
-
-
-def _handle(card: str) -> int:
-    return ggml.here().handles()[devices.of_llamacpp()[card]]
-
-
-def parts_of_cards(options: LlamaCppOptions, cards: Sequence[str]) -> Mapping[str, float]:
-    """A number for each card that is used."""
-    if any(options.tensor_split):  # as it is: whole numbers are layers
-        return {card: part for card, part in zip(cards, options.tensor_split, strict=False) if part}
-    if options.main_gpu is None:
-        sizes = {name: one.total for name, one in devices.devices().items()}
-        return {name: sizes.get(name, 1) for name in cards}
-    return dict.fromkeys(cards[options.main_gpu :][:1] or cards[-1:], 1.0)
 
 
 def warm_up(context: Context, *, at_once: int) -> None:

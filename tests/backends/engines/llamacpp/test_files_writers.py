@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import bundled
-from backends.engines.llamacpp.files import changeable
+from backends.machine.writers import changeable
 from tests.served import Serve
 
 

@@ -8,10 +8,10 @@ import pytest
 from backends.contract import catalog
 from backends.contract.protocol import Generation
 from backends.contract.samplers import Sampling
-from backends.engines.llamacpp import files, memory
+from backends.engines.llamacpp import cpu_layouts, files
+from backends.engines.llamacpp.cpu_layouts import CpuLayouts
 from backends.engines.llamacpp.gguf import Tensor
 from backends.engines.llamacpp.load_log import counted
-from backends.engines.llamacpp.memory import CpuLayouts
 from config.engines import LlamaCppOptions
 from tests.backends import container_contract as contract
 from tests.backends import random_gguf
@@ -73,7 +73,7 @@ def test_amx_is_not_used_where_its_first_product_would_end_the_process(
     assert BROKEN.bears([norm, matrix]) == borne
     assert AMX.bears([norm, matrix])
     if not borne:
-        assert memory.added_bytes([norm, matrix], BROKEN) == 0
+        assert cpu_layouts.added_bytes([norm, matrix], BROKEN) == 0
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_amx_is_not_used_where_its_first_product_would_end_the_process(
 def test_a_library_names_its_compiler(named: bytes, sound: bool, tmp_path: Path) -> None:
     library = tmp_path / "libggml-cpu.so"
     library.write_bytes(bytes(5000) + named + b"\0.shstrtab\0")
-    assert memory.is_sound(library) == sound
+    assert cpu_layouts.is_sound(library) == sound
 
 
 @pytest.mark.parametrize(("layouts", "added"), [(AMX, 2 * 256 * 32_000), (AVX2, 0)])
@@ -109,8 +109,8 @@ def test_an_embedding_that_is_the_output_too_is_held_twice_where_it_is_repacked(
 def test_an_embedding_beside_an_output_is_held_once() -> None:
     embedding = Tensor("token_embd.weight", F16, (256, 64))
     output = Tensor("output.weight", F16, (256, 64))
-    assert memory.added_bytes([embedding], AMX) == embedding.size
-    assert memory.added_bytes([embedding, output], AMX) == 0
+    assert cpu_layouts.added_bytes([embedding], AMX) == embedding.size
+    assert cpu_layouts.added_bytes([embedding, output], AMX) == 0
 
 
 def test_a_mapping_counts_what_is_used_of_it() -> None:
