@@ -25,7 +25,8 @@ from statistics import median
 
 import msgspec
 
-from backends.engines.llamacpp.files import estimate, recognise
+from backends.engines.llamacpp.files import estimate
+from backends.engines.llamacpp.recognition import recognise
 from benchmarks import report
 from benchmarks.peers import DidNotStart, llama_server, roundhouse
 from benchmarks.real import asked

@@ -12,7 +12,8 @@ from pathlib import Path
 import msgspec
 
 from backends.contract.protocol import MemoryNeed
-from backends.engines.llamacpp.files import estimate, recognise
+from backends.engines.llamacpp.files import estimate
+from backends.engines.llamacpp.recognition import recognise
 from benchmarks.answers import Figures
 from benchmarks.apart import run
 from benchmarks.load import Load

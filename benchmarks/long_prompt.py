@@ -24,9 +24,9 @@ import numpy as np
 
 import bundled
 from backends.engines.llamacpp.batch import Batch
-from backends.engines.llamacpp.files import recognise
 from backends.engines.llamacpp.library import api
 from backends.engines.llamacpp.loading import load
+from backends.engines.llamacpp.recognition import recognise
 from benchmarks import report
 from benchmarks.answers import percentile
 from benchmarks.apart import run

@@ -14,9 +14,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from backends.engines.llamacpp.files import recognise
 from backends.engines.llamacpp.library import api
 from backends.engines.llamacpp.loading import LlamaModel, load
+from backends.engines.llamacpp.recognition import recognise
 from backends.engines.llamacpp.sampling import Link
 from benchmarks.load import prompts
 from config.engines import LlamaCppOptions

@@ -32,8 +32,8 @@ from backends.engines.engine import Token
 from backends.engines.llamacpp import loading
 from backends.engines.llamacpp.batch import Batch
 from backends.engines.llamacpp.engine import LlamaCppEngine
-from backends.engines.llamacpp.files import recognise
 from backends.engines.llamacpp.library import api
+from backends.engines.llamacpp.recognition import recognise
 from backends.machine import ik
 from backends.places.kept.store import KeptStore
 from benchmarks import report

@@ -21,9 +21,9 @@ from typing import Any
 import msgspec
 
 import bundled
-from backends.engines.llamacpp.files import recognise
 from backends.engines.llamacpp.gguf import read_header
 from backends.engines.llamacpp.layout import context_length
+from backends.engines.llamacpp.recognition import recognise
 from benchmarks import report
 from benchmarks.answers import Figures
 from benchmarks.apart import run

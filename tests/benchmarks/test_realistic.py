@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from backends.engines.llamacpp.files import recognise
+from backends.engines.llamacpp.recognition import recognise
 from backends.engines.llamacpp.layout import context_length
 from benchmarks import ahead
 from benchmarks.answers import Figures

@@ -3,7 +3,8 @@ continuous batching.
 
 Without an engine:
 
-    files.py      recognises a GGUF file; the memory it needs; its options elsewhere
+    recognition.py  recognises a GGUF file, by its header
+    files.py      the memory it needs, where it may lie; its options elsewhere
     libraries.py  whether llama.cpp computes it, or ik_llama.cpp
     speeds.py     which of them was faster here
     layout.py     how its cache is laid out, and what a pass over it takes

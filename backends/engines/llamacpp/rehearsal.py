@@ -20,7 +20,8 @@ from backends.contract.errors import BackendError
 from backends.contract.protocol import Generation, Image, ModelContainer, Pixels
 from backends.contract.samplers import Sampling
 from backends.engines.llamacpp import container
-from backends.engines.llamacpp.files import fitted, recognise
+from backends.engines.llamacpp.files import fitted
+from backends.engines.llamacpp.recognition import recognise
 from backends.engines.llamacpp.trial import CELLS, CELLS_WITH_PICTURE, PICTURE, REFUSED, reduced
 from backends.engines.tokenizing import EVERY_BYTE, try_vocabulary
 from config.engines import LlamaCppOptions

@@ -17,8 +17,9 @@ import bundled
 from backends.contract.catalog import ModelFiles
 from backends.contract.errors import BackendError, LoadFailed
 from backends.engines.llamacpp import libraries
-from backends.engines.llamacpp.files import estimate, parts, recognise
+from backends.engines.llamacpp.files import estimate
 from backends.engines.llamacpp.layout import SMALL_CACHE, cache_layout
+from backends.engines.llamacpp.recognition import parts, recognise
 from backends.machine import ik
 from config.engines import LlamaCppOptions
 from tests.backends import gguf_raw

@@ -7,7 +7,7 @@ from typing import Any
 import gguf
 
 from backends.contract.samplers import DEFAULTS, Sampling
-from backends.engines.llamacpp import files
+from backends.engines.llamacpp.recognition import recognise
 from training import gguf_file
 
 
@@ -22,7 +22,7 @@ def write(path: Path, **carried: Any) -> Path:
 
 
 def suggested(path: Path) -> Sampling:
-    found = files.recognise(path)
+    found = recognise(path)
     assert found is not None
     return found.generation_defaults
 

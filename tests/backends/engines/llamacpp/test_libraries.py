@@ -12,9 +12,9 @@ import bundled
 from backends.contract.catalog import ModelFiles
 from backends.contract.errors import BackendMissing, LoadFailed
 from backends.engines.llamacpp import container, speeds, trial
-from backends.engines.llamacpp.files import recognise
 from backends.engines.llamacpp.layout import Layout, cache_layout
 from backends.engines.llamacpp.libraries import IK, LLAMA_CPP, check, choice, chosen, is_open
+from backends.engines.llamacpp.recognition import recognise
 from backends.machine import ik
 from config.engines import DraftOptions, IkOptions, LlamaCppOptions
 

@@ -12,6 +12,7 @@ from backends.engines.llamacpp import cpu_layouts, files
 from backends.engines.llamacpp.cpu_layouts import CpuLayouts
 from backends.engines.llamacpp.gguf import Tensor
 from backends.engines.llamacpp.load_log import counted
+from backends.engines.llamacpp.recognition import recognise
 from config.engines import LlamaCppOptions
 from tests.backends import container_contract as contract
 from tests.backends import random_gguf
@@ -99,7 +100,7 @@ def test_an_embedding_that_is_the_output_too_is_held_twice_where_it_is_repacked(
     layouts: CpuLayouts, added: int, tmp_path: Path
 ) -> None:
     path = random_gguf.write(tmp_path / "model.gguf", random_gguf.MODELS["words"])
-    found = files.recognise(path, layouts)
+    found = recognise(path, layouts)
     assert found is not None
     assert found.added_bytes == added
     weights = files.estimate(found, LlamaCppOptions(gpu_layers=0)).weights
