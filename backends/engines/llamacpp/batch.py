@@ -2,7 +2,7 @@
 
 import ctypes
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -62,14 +62,17 @@ class LlamaJob(JobSequence):
         self,
         key: int,
         job: Generation,
-        chain: Chain,
         tokens: list[int],
-        pictures: tuple[ImageCells, ...] = (),
+        vocabulary: LlamaVocabulary,
+        context_length: int,
+        pictures: Sequence[ImageCells] = (),
     ) -> None:
         super().__init__(key, job, tokens)
-        self.chain = chain
         self.pictures = pictures
         self.rewinds = 0
+        self._vocabulary = vocabulary
+        self._context_length = context_length
+        self.chain = self._samplers()
         self.banned: Collection[int] = ()  # at the next place, see `Engine.rewind`
         self.lag = 0  # positions that pictures among the fed cells saved, see `ImageCells`
         # The row of the last batch with the logits of its next token, where one waits to be drawn.
@@ -143,24 +146,23 @@ class LlamaJob(JobSequence):
         cut = (picture.start for picture in self.pictures if picture.start < cells < picture.end)
         return next(cut, cells)
 
-    def rewound(
-        self, vocabulary: LlamaVocabulary, context_length: int, banned: Collection[int]
-    ) -> None:
+    def rewound(self, banned: Collection[int]) -> None:
         """The newest tokens were taken back: samplers that never saw them."""
         self.rewinds += 1
-        prompt = tuple(cell for cell in self.tokens[: self.prompt_tokens] if cell >= 0)
-        job = msgspec.structs.replace(self.job, prompt=prompt)
-        answer = self.tokens[self.prompt_tokens :]
-        chain = Chain(
-            job,
-            vocabulary,
-            context_length,
-            answer=answer,
-            banned=() if self.mask else banned,
-            variant=self.rewinds,
-        )
+        chain = self._samplers(() if self.mask else banned)
         self.chain.free()
         self.chain, self.banned = chain, banned
+
+    def _samplers(self, banned: Collection[int] = ()) -> Chain:
+        prompt, answer = self.tokens[: self.prompt_tokens], self.tokens[self.prompt_tokens :]
+        return Chain(
+            msgspec.structs.replace(self.job, prompt=tuple(cell for cell in prompt if cell >= 0)),
+            self._vocabulary,
+            self._context_length,
+            answer=answer,
+            banned=banned,
+            variant=self.rewinds,
+        )
 
     def free(self) -> None:
         self.chain.free()

@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 
 import msgspec
-import structlog
 
 from backends.contract.beginnings import AT_EASE, Coming, Found, Pace
 from backends.contract.errors import GenerationFailed, OutOfMemory, while_generating
@@ -23,19 +22,16 @@ from backends.engines.cells import COPIED, FEW, WORTHWHILE, Placement, Slot, Sna
 from backends.engines.constraints import Mask
 from backends.engines.draft_model import ModelDrafter
 from backends.engines.engine import JobFailed, PromptScored, StepResult, Token
-from backends.engines.llamacpp.batch import Batch, Fed, LlamaJob
+from backends.engines.llamacpp.batch import Batch, Fed, ImageCells, LlamaJob
 from backends.engines.llamacpp.encoding import EncoderTask, EncoderThread
 from backends.engines.llamacpp.kv_cache import KvCache, LlamaSlotKeeper
 from backends.engines.llamacpp.loading import LlamaModel, use_adapters
 from backends.engines.llamacpp.pieces import PART, WHOLE, Filling
 from backends.engines.llamacpp.rows import Rows
-from backends.engines.llamacpp.sampling import Chain
 from backends.engines.prefill import BLOCK, STEP_SECONDS
 from backends.engines.sequences import Restoring, Sequences
 from backends.engines.speculation import NO_DRAFT, Speculation, StepDraft
 from backends.engines.tokenizing import VocabularyTokenizer
-
-log = structlog.get_logger(__name__)
 
 # Bytes of idle cells, of the weights', beside which conversations stay in a pool: a token of others
 # takes 3 % longer then (SmolLM2 on a CPU, where a masked cell costs a sixth of reading its bytes).
@@ -87,36 +83,32 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
         VocabularyTokenizer.__init__(self, loaded.vocabulary)
 
     def admit(self, key: int, job: Generation, mask: Mask | None = None) -> int:
-        running = self._seeing(key, job) if job.images else self._reading(key, job)
-        running.mask = mask
         scales = self.info.adapter_scales(job.adapters)
         if scales != self._adapters:  # no job with others is running
             use_adapters(self._loaded, scales)
             self._adapters = scales
-        self._running[key] = running
+        running = self._running[key] = self._job(key, job)
+        running.mask = mask
         if self.info.drafts:
             self._speculation.admit(key, running.tokens, job.owner, job.drafts)
         return running.prompt_tokens
 
-    def _reading(self, key: int, job: Generation) -> LlamaJob:
-        chain = Chain(job, self._vocabulary, self.info.context_length)
-        return LlamaJob(key, job, chain, list(job.prompt))
-
-    def _seeing(self, key: int, job: Generation) -> LlamaJob:
-        pictures = self._encoder.pictures
-        assert pictures is not None  # else the driver refuses pictures
-        seen = pictures.prepare(job)
-        text = msgspec.structs.replace(job, prompt=tuple(cell for cell in seen.cells if cell >= 0))
+    def _job(self, key: int, job: Generation) -> LlamaJob:
+        tokens, pictures, length = list(job.prompt), list[ImageCells](), self.info.context_length
+        if job.images:
+            assert self._encoder.pictures is not None  # else the driver refuses pictures
+            seen = self._encoder.pictures.prepare(job)
+            tokens, pictures = seen.cells, seen.pictures
         try:
-            chain = Chain(text, self._vocabulary, self.info.context_length)
+            return LlamaJob(key, job, tokens, self._vocabulary, length, pictures)
         except BaseException:
-            seen.free()
+            for picture in pictures:
+                picture.free()
             raise
-        return LlamaJob(key, job, chain, seen.cells, tuple(seen.pictures))
 
     def rewind(self, key: int, count: int, banned: Collection[int]) -> None:
         running = self._shortened(key, count)
-        running.rewound(self._vocabulary, self.info.context_length, banned)
+        running.rewound(banned)
         # The newest token left is fed again: the logits after it are gone.
         keep = running.whole(min(running.fed, len(running.tokens) - 1))
         if running.slot is not None and keep < running.fed:
