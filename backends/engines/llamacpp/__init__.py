@@ -30,6 +30,7 @@ With one:
     batch.py      jobs' sequences, and the arrays that llama_decode reads
     rows.py       the logits of a batch: tokens drawn from them, and their logprobs
     engine.py     the loop's body: one `llama_decode` for all sequences
+    sequences.py  where a job starts in the cache, what is taken out and put back
     kv_cache.py   the memory of a context by sequences; sequences kept in files
     pieces.py     a sequence as bytes, in pieces
     draft.py      a small model that drafts for a large one

@@ -18,6 +18,8 @@ from backends.engines.llamacpp.vocabulary import LlamaVocabulary
 from backends.engines.sequences import JobSequence
 from backends.engines.speculation import NO_DRAFT, StepDraft
 
+NO_ROOM = 1  # llama_decode: no free cells for this batch; nothing was changed
+
 # One job's sequence: its tokens, its pictures, and how far it has been computed.
 
 

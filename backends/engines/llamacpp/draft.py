@@ -13,14 +13,12 @@ from backends.contract.catalog import ModelFiles
 from backends.contract.errors import GenerationFailed, LoadFailed
 from backends.contract.protocol import MemoryNeed
 from backends.engines.draft_model import DraftPass, Guess, Piece, check_vocabularies
-from backends.engines.llamacpp.batch import Batch
+from backends.engines.llamacpp.batch import NO_ROOM, Batch
 from backends.engines.llamacpp.kv_cache import KvCache
 from backends.engines.llamacpp.layout import Layout
 from backends.engines.llamacpp.library import Context, api
 from backends.engines.llamacpp.vocabulary import LlamaVocabulary
 from backends.engines.threads import StepThreads
-
-NO_ROOM = 1  # llama_decode: no free cells for this batch; nothing was changed
 
 
 class LlamaDraftModel:

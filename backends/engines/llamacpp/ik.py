@@ -17,7 +17,7 @@ import numpy as np
 from backends.contract.catalog import ModelFiles
 from backends.contract.errors import GenerationFailed, LoadFailed, OutOfMemory
 from backends.engines.llamacpp import load_log, loading, offloading
-from backends.engines.llamacpp.engine import NO_ROOM
+from backends.engines.llamacpp.batch import NO_ROOM
 from backends.engines.llamacpp.files import fitted, layers_on_cards
 from backends.engines.llamacpp.layout import cache_layout
 from backends.engines.llamacpp.libraries import RIGHT_ROWS, WRONG, on_cpu

@@ -11,7 +11,8 @@ from backends.contract import catalog
 from backends.contract.protocol import Generation
 from backends.engines.engine import PromptRead, Token
 from backends.engines.llamacpp import loading
-from backends.engines.llamacpp.engine import IDLE, LlamaCppEngine
+from backends.engines.llamacpp.engine import LlamaCppEngine
+from backends.engines.llamacpp.sequences import IDLE
 from backends.engines.prefill import BLOCK
 from backends.places.kept.store import KeptStore
 from config.engines import LlamaCppOptions

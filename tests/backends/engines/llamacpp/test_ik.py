@@ -20,8 +20,8 @@ from backends.contract.errors import EngineLost, LoadFailed
 from backends.contract.protocol import Generation, ModelContainer
 from backends.contract.samplers import Sampling
 from backends.engines.engine import Token
-from backends.engines.llamacpp.batch import Batch
-from backends.engines.llamacpp.engine import NO_ROOM, LlamaCppEngine
+from backends.engines.llamacpp.batch import NO_ROOM, Batch
+from backends.engines.llamacpp.engine import LlamaCppEngine
 from backends.machine import ik
 from backends.places.container import PortContainer
 from backends.places.kept.store import KeptStore
