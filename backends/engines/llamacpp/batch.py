@@ -2,7 +2,7 @@
 
 import ctypes
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -33,16 +33,12 @@ class ImageCells(msgspec.Struct, frozen=True):
     start: int
     end: int
     positions: int
-    chunk: int  # mtmd_input_chunk
-    give_back: Callable[[int], None]  # of the chunk
+    chunk: Any  # mtmd_input_chunk, as C functions take it
 
     @property
     def saved(self) -> int:
         """How much the position behind it lags the number of cells."""
         return self.end - self.start - self.positions
-
-    def free(self) -> None:
-        self.give_back(self.chunk)
 
 
 class Fed(msgspec.Struct, frozen=True):
@@ -151,9 +147,8 @@ class LlamaJob(JobSequence):
     def rewound(self, banned: Collection[int]) -> None:
         """The newest tokens were taken back: samplers that never saw them."""
         self.rewinds += 1
-        chain = self._samplers(() if self.mask else banned)
-        self.chain.free()
-        self.chain, self.banned = chain, banned
+        self.chain = self._samplers(() if self.mask else banned)
+        self.banned = banned
 
     def _samplers(self, banned: Collection[int] = ()) -> Chain:
         prompt, answer = self.tokens[: self.prompt_tokens], self.tokens[self.prompt_tokens :]
@@ -165,11 +160,6 @@ class LlamaJob(JobSequence):
             banned=banned,
             variant=self.rewinds,
         )
-
-    def free(self) -> None:
-        self.chain.free()
-        for picture in self.pictures:
-            picture.free()
 
 
 def allowed_ids(mask: bytes, size: int) -> npt.NDArray[np.intp] | None:

@@ -74,9 +74,7 @@ class EncoderThread:
         return task
 
     def drop(self, running: LlamaJob | None = None) -> None:
-        """Drop the task, or only one of `running`. A task can't be cut short, and must be over
-        before its picture is freed.
-        """
+        """Drop the task, or only one of `running`. It can't be cut short, so it is waited for."""
         if self._task is not None and running in (None, self._task.running):
             self.wait(None)
             self._task = None

@@ -19,7 +19,7 @@ from backends.contract.protocol import Generation
 from backends.engines.cells import Slot
 from backends.engines.constraints import Mask
 from backends.engines.engine import JobFailed, PromptScored, StepResult, Token
-from backends.engines.llamacpp.batch import NO_ROOM, Batch, Fed, ImageCells, LlamaJob
+from backends.engines.llamacpp.batch import NO_ROOM, Batch, Fed, LlamaJob
 from backends.engines.llamacpp.encoding import EncoderTask, EncoderThread
 from backends.engines.llamacpp.kv_cache import LlamaSlotKeeper
 from backends.engines.llamacpp.loading import LlamaModel, use_adapters
@@ -61,17 +61,12 @@ class LlamaCppEngine(LlamaSequences, VocabularyTokenizer):
         return running.prompt_tokens
 
     def _job(self, key: int, job: Generation) -> LlamaJob:
-        tokens, pictures, length = list(job.prompt), list[ImageCells](), self.info.context_length
-        if job.images:
-            assert self._encoder.pictures is not None  # else the driver refuses pictures
-            seen = self._encoder.pictures.prepare(job)
-            tokens, pictures = seen.cells, seen.pictures
-        try:
-            return LlamaJob(key, job, tokens, self._vocabulary, length, pictures)
-        except BaseException:
-            for picture in pictures:
-                picture.free()
-            raise
+        length = self.info.context_length
+        if not job.images:
+            return LlamaJob(key, job, list(job.prompt), self._vocabulary, length)
+        assert self._encoder.pictures is not None  # else the driver refuses pictures
+        seen = self._encoder.pictures.prepare(job)
+        return LlamaJob(key, job, seen.cells, self._vocabulary, length, seen.pictures)
 
     def rewind(self, key: int, count: int, banned: Collection[int]) -> None:
         running = self._shortened(key, count)
@@ -82,15 +77,11 @@ class LlamaCppEngine(LlamaSequences, VocabularyTokenizer):
             self._go_back(running, keep)
 
     def release(self, key: int) -> int:
-        running = self._running[key]
-        self._encoder.drop(running)
-        running.free()
+        self._encoder.drop(self._running[key])
         return super().release(key)
 
     def recover(self) -> None:
         self._encoder.drop()
-        for running in self._running.values():
-            running.free()
         self._forget_jobs()
         self._cache.clear()
         self._slots[:] = [Slot(slot.index) for slot in self._slots]

@@ -8,6 +8,7 @@ that a conversation's next turn finds it in the cache.
 
 import ctypes
 import secrets
+import weakref
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
@@ -26,6 +27,14 @@ from backends.engines.llamacpp.vocabulary import LlamaVocabulary
 MARKER = f"<|image {secrets.token_hex(4)}|>"
 
 
+class Chunk:
+    """A copy of an mtmd_input_chunk, freed with this. C functions take it as its pointer."""
+
+    def __init__(self, chunk: int) -> None:
+        self._as_parameter_ = mtmd.mtmd_input_chunk_copy(chunk)
+        weakref.finalize(self, mtmd.mtmd_input_chunk_free, self._as_parameter_)
+
+
 class CellsWithImages(msgspec.Struct):
     """A prompt with its pictures: one number for each cell, below 0 for what isn't a token."""
 
@@ -42,14 +51,8 @@ class CellsWithImages(msgspec.Struct):
             return
         start, end = len(self.cells), len(self.cells) + size
         positions = mtmd.mtmd_input_chunk_get_n_pos(chunk)
-        kept = mtmd.mtmd_input_chunk_copy(chunk)
-        give_back = mtmd.mtmd_input_chunk_free
-        self.pictures.append(ImageCells(start, end, positions, kept, give_back))
+        self.pictures.append(ImageCells(start, end, positions, Chunk(chunk)))
         self.cells += [number] * size
-
-    def free(self) -> None:
-        for picture in self.pictures:
-            picture.free()
 
 
 class MtmdEncoder(msgspec.Struct, frozen=True, eq=False):
@@ -77,14 +80,10 @@ class MtmdEncoder(msgspec.Struct, frozen=True, eq=False):
                 "messages",
             )
         seen = CellsWithImages(list(texts[0]))
-        try:
-            for image, text in zip(job.images, texts[1:], strict=True):
-                self._append(image, seen)
-                seen.cells += text
-            self._check(seen)
-        except BaseException:
-            seen.free()
-            raise
+        for image, text in zip(job.images, texts[1:], strict=True):
+            self._append(image, seen)
+            seen.cells += text
+        self._check(seen)
         return seen
 
     def _append(self, image: Image, seen: CellsWithImages) -> None:

@@ -9,6 +9,7 @@ frequency and presence the answer alone, as OpenAI's.
 import ctypes
 import math
 import secrets
+import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
@@ -233,7 +234,7 @@ Link = Any  # llama_sampler_p, which ctypes can't distinguish from other pointer
 
 
 class Chain:
-    """One job's samplers. `drawn` is called with each token drawn from it; `free` gives them back.
+    """One job's samplers, freed with this. `drawn` is called with each token drawn from it.
 
     Where tokens are taken back a new chain is made: `answer` are the tokens that are left, `banned`
     may not come next, and `variant` counts the chains of a job: each has random numbers of its own.
@@ -250,22 +251,19 @@ class Chain:
         variant: int = 0,
     ) -> None:
         self.pointer = api.llama_sampler_chain_init(api.llama_sampler_chain_default_params())
+        weakref.finalize(self, api.llama_sampler_free, self.pointer)
         self._least = max(0, job.min_tokens - len(answer))
         banned = banned if _leaves_some(banned, job.sampling, vocabulary) else ()
         self._banned = bool(banned)
         self._ours: list[OwnLink] = []
-        try:
-            if banned:  # the first ones, which are taken away again
-                self._add(_bias(_bans(banned, vocabulary)))
-            if self._least:
-                self._add(_bias(_bans(vocabulary.ends, vocabulary)))
-            for link in Links(job, vocabulary, context_length, _seed(job.sampling, variant)).all():
-                self._add(link)
-            for token in answer:
-                api.llama_sampler_accept(self.pointer, token)
-        except BaseException:
-            self.free()
-            raise
+        if banned:  # the first ones, which are taken away again
+            self._add(_bias(_bans(banned, vocabulary)))
+        if self._least:
+            self._add(_bias(_bans(vocabulary.ends, vocabulary)))
+        for link in Links(job, vocabulary, context_length, _seed(job.sampling, variant)).all():
+            self._add(link)
+        for token in answer:
+            api.llama_sampler_accept(self.pointer, token)
 
     def _add(self, link: Link | OwnLink) -> None:
         if isinstance(link, OwnLink):
@@ -295,9 +293,6 @@ class Chain:
         """A token that was not drawn but forced."""
         api.llama_sampler_accept(self.pointer, token)
         self.drawn()
-
-    def free(self) -> None:
-        api.llama_sampler_free(self.pointer)
 
 
 class Links(msgspec.Struct, frozen=True, eq=False):

@@ -45,7 +45,6 @@ def drawn(logits: "np.typing.NDArray[np.float32]", sampling: Sampling) -> int:
     chain = Chain(Generation(prompt=tuple(range(50)), sampling=sampling), VOCABULARY, 1_000)
     token = draw_among(chain.pointer, logits, np.arange(len(logits))).token
     chain.drawn()
-    chain.free()
     return token
 
 
@@ -72,7 +71,6 @@ def test_what_can_not_come_first_is_left_out_rightly(size: int) -> None:
         job = Generation(prompt=(1,), sampling=Sampling(seed=seed))
         chain = Chain(job, vocabulary, 1_000, answer=range(seed % 20))
         token = draw_among(chain.pointer, logits, ids.astype(np.intp)).token
-        chain.free()
         low, high = (np.int32(half) for half in halves(mixed(seed, seed % 20)))
         shares = 1.0 - (hashed(ids, low, high) + 0.5) * SCALE
         assert token == (logits - np.log(-np.log(shares))).argmax()
@@ -96,11 +94,9 @@ def test_places_of_an_answer_draw_for_themselves() -> None:
     chain = Chain(Generation(prompt=(1,), sampling=sampling), VOCABULARY, 1_000)
     flat = np.zeros(SIZE, np.float32)
     tokens = [draw_among(chain.pointer, flat, np.arange(SIZE)).token for _ in range(50)]
-    chain.free()
     assert len({*tokens}) > 45
     again = Chain(Generation(prompt=(1,), sampling=sampling), VOCABULARY, 1_000, answer=tokens[:20])
     assert draw_among(again.pointer, flat, np.arange(SIZE)).token == tokens[20]
-    again.free()
 
 
 async def said(container: ModelContainer, number: int, wish: dict[str, Any]) -> str:

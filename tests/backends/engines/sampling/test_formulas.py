@@ -76,7 +76,6 @@ def in_llama_cpp(logits: torch.Tensor, sampling: Sampling, answer: Sequence[int]
     array = api.llama_token_data_array(data, len(row), -1, False)
     api.llama_sampler_apply(chain.pointer, ctypes.byref(array))
     chain.drawn()
-    chain.free()
     left = [array.data[place] for place in range(array.size)]
     return {int(one.id): float(one.p) for one in left if one.p > 1e-9}
 
