@@ -336,22 +336,17 @@ def merged(
     names; of the others it is what the registry said at first.
     """
     found = tuple(found)
-    named = names(found, cards)
-    libraries: dict[str, str] = {}
-    for one in found:  # of a card that ggml has twice, as CUDA's and Vulkan's, llama.cpp takes one
-        libraries.setdefault(named[one.name], one.name)
-    known = {name: replace(card, library=libraries.get(name)) for name, card in cards.items()}
+    named, known = names(found, cards), dict(cards)
     for one in found:
-        known.setdefault(
-            named[one.name],
-            Device(
-                description=one.description,
-                total=one.total,
-                free=free.get(one.name, one.free),
-                shared=one.shared,
-                library=one.name,
-            ),
+        own = Device(
+            description=one.description,
+            total=one.total,
+            free=free.get(one.name, one.free),
+            shared=one.shared,
         )
+        there = known.setdefault(named[one.name], own)
+        if there.library is None:  # of one that ggml has twice, as CUDA's and Vulkan's, the first
+            known[named[one.name]] = replace(there, library=one.name)
     return known
 
 

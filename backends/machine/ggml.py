@@ -77,7 +77,6 @@ SIGNATURES: Mapping[str, tuple[Any, ...]] = {
     "ggml_backend_dev_get": (POINTER, ctypes.c_size_t),
     "ggml_backend_dev_name": (ctypes.c_char_p, POINTER),
     "ggml_backend_dev_type": (ctypes.c_int, POINTER),
-    "ggml_backend_dev_memory": (None, POINTER, POINTER, POINTER),
     "ggml_backend_dev_get_props": (None, POINTER, POINTER),
     "ggml_backend_dev_by_type": (POINTER, ctypes.c_int),
     "ggml_backend_dev_buffer_type": (POINTER, POINTER),
@@ -118,9 +117,13 @@ class GgmlRegistry:
         )
         return found
 
-    def devices(self) -> Iterator[GgmlDevice]:
-        """All that is known of them. CUDA takes memory of each card for the answer."""
+    def devices(self, names: Collection[str] | None = None) -> Iterator[GgmlDevice]:
+        """All that is known now of those called so; None: of all. CUDA takes memory of each card
+        for the answer.
+        """
         for name, handle in self.handles().items():
+            if names is not None and name not in names:
+                continue
             found = _Properties()
             self._library.ggml_backend_dev_get_props(handle, ctypes.byref(found))
             apple = name.startswith(METAL) and platform.machine() == "arm64"
@@ -132,18 +135,6 @@ class GgmlRegistry:
                 total=found.total,
                 free=found.free,
             )
-
-    def free(self, names: Collection[str]) -> Mapping[str, int]:
-        """Bytes that are free of each of the devices called so."""
-        read: dict[str, int] = {}
-        for name, handle in self.handles().items():
-            if name in names:
-                free, total = ctypes.c_size_t(), ctypes.c_size_t()
-                self._library.ggml_backend_dev_memory(
-                    handle, ctypes.byref(free), ctypes.byref(total)
-                )
-                read[name] = free.value
-        return read
 
     def takes(self, name: str, size: int) -> bool:
         """Whether the device called so can work on a tensor of that many bytes. Vulkan's and
@@ -178,7 +169,7 @@ def devices() -> tuple[GgmlDevice, ...]:
 def free(names: Collection[str]) -> Mapping[str, int]:
     """Bytes that are free now of those devices; nothing while llama.cpp isn't loaded here."""
     loaded = "llama_cpp.llama_cpp" in sys.modules
-    return here().free(names) if loaded and names else {}
+    return {one.name: one.free for one in here().devices(names)} if loaded and names else {}
 
 
 def free_anew(names: Collection[str]) -> Mapping[str, int]:

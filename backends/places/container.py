@@ -16,7 +16,7 @@ import anyio
 import numpy as np
 
 from backends.contract.beginnings import Beginnings, SavedSlot
-from backends.contract.bounds import bounded, check_choice, check_tokens
+from backends.contract.bounds import GENERATION, bounded, check_choice, check_tokens
 from backends.contract.errors import CLOSED, GenerationFailed, InvalidJob, NotAble
 from backends.contract.messages import (
     Answered,
@@ -235,9 +235,8 @@ class PortSlots:
         info = self._port.info
         if not info.keeps_slots:
             raise NotAble(f"{info.backend} can't save, restore or erase its slots.")
-        if not 0 <= slot < info.max_concurrent:
-            last = info.max_concurrent - 1
-            raise InvalidJob(f"The model has the slots 0 to {last}, not {slot}.", "id_slot")
+        if fault := GENERATION["slot"].fault_for(slot, info):
+            raise InvalidJob(fault, "id_slot")
 
     async def _give(self, order: Callable[[int], SlotOrder], kind: type[Answer]) -> Answer:
         """The answer to the order that has the number it gets. Raises BackendError."""
