@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from backends.engines.llamacpp.recognition import recognise
 from backends.engines.llamacpp.layout import context_length
+from backends.engines.llamacpp.recognition import recognise
 from benchmarks import ahead
 from benchmarks.answers import Figures
 from benchmarks.realistic import SIZES, table, targets, weights, write
