@@ -207,9 +207,10 @@ def drawing(seed: int) -> OwnLink:
 
 def _first(logits: Floats, bits: npt.NDArray[np.int32]) -> int:
     """The candidate whose time comes first. Of a whole vocabulary most can't be it: they are so
-    unlikely that their bits had to be lower than they are, which needs no logarithms.
+    unlikely that their bits had to be lower than they are, which needs no logarithms. There is one
+    of logits that are no numbers, too: without it llama.cpp ends the process.
     """
-    likely = logits > logits.max() - LIKELY
+    likely = ~(logits < logits.max() - LIKELY)
     best = float((logits[likely] - _log_times(bits[likely])).max())
     latest = -math.expm1(-math.exp(min(0.0, float(logits.max()) - LIKELY - best))) / SCALE
     [left] = np.nonzero(likely | (bits <= np.int32(latest)))

@@ -76,6 +76,19 @@ def test_what_can_not_come_first_is_left_out_rightly(size: int) -> None:
         assert token == (logits - np.log(-np.log(shares))).argmax()
 
 
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("size", [700, 20_000])
+def test_of_logits_that_are_no_numbers_a_token_is_drawn(size: int, odd: float) -> None:
+    """Else llama.cpp ends the process. Extreme parameters make such ones."""
+    vocabulary = cast(LlamaVocabulary, SimpleNamespace(size=size, ends=frozenset(), pointer=None))
+    chain = Chain(Generation(prompt=(1,), sampling=Sampling(seed=1)), vocabulary, 1_000)
+    for count in (1, size):
+        logits = np.zeros(size, np.float32)
+        logits[:count] = odd
+        assert 0 <= draw_among(chain.pointer, logits, np.arange(size)).token < size
+        chain.drawn()
+
+
 @pytest.mark.slow
 def test_draws_are_as_frequent_as_they_are_probable() -> None:
     logits = np.full(SIZE, -20.0, np.float32)
