@@ -189,7 +189,8 @@ def end(why: str) -> None:
     """At once: there is nobody to tell, and an engine in the middle of a step can't be waited
     for.
     """
-    print(f"worker: {why}", file=sys.stderr, flush=True)  # noqa: T201 - all that reads it is a log
+    with suppress(OSError):  # whose load was cancelled before it began has nobody who reads it
+        print(f"worker: {why}", file=sys.stderr, flush=True)  # noqa: T201 - all that reads it is a log
     os._exit(0)
 
 

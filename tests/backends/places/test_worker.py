@@ -321,6 +321,20 @@ def test_a_load_that_is_cancelled_while_its_worker_connects_ends(
     anyio.run(cancel, backend_options={"use_uvloop": True})
 
 
+async def test_a_load_that_is_cancelled_while_its_launcher_begins_leaves_no_process(
+    tmp_path: Path,
+) -> None:
+    """Its worker is forked all the same, once the launcher reads what it was asked."""
+    with made_workers() as workers, anyio.fail_after(HANG):
+        with anyio.move_on_after(0.01) as scope:
+            await load_frail(workers, tmp_path)
+        assert scope.cancelled_caught
+        container = await load_frail(workers, tmp_path)
+        while workers_of(os.getpid()) != [pid_of(container)]:
+            await anyio.sleep(0.01)
+        await container.aclose()
+
+
 async def test_progress_is_reported(workers: Workers) -> None:
     steps: list[Progress] = []
     container = await load(workers, bundled.GGUF, LLAMACPP, report=steps.append)
