@@ -20,7 +20,7 @@ const current = computed(() => pages.value.find((page) => page.name === route.va
 
 function App() {
   if (link.value === "locked") return html`<${Door} />`;
-  if (me.value === null) return html`<${Waiting} />`;
+  if (me.value === null) return html`<main class="door"><${Waiting} /></main>`;
   return html`<div class=${`shell ${link.value === "lost" ? "lost" : ""}`}>
     <a class="skip" href="#page" onClick=${toPage}>Skip to the page</a>
     <${Navigation} />
@@ -76,7 +76,7 @@ function Page({ page }) {
     page.fetch().then((module) => { if (isWanted) setShown({ name: page.name, View: module.default }); });
     return () => { isWanted = false; };
   }, [page.name]);
-  if (models.value === null) return null; // it would say that there are none, and what is typed would find nobody
+  if (models.value === null) return html`<${Waiting} />`; // it would say that there are none, and what is typed would find nobody
   return shown?.name === page.name ? html`<${shown.View} />` : null;
 }
 
@@ -86,7 +86,7 @@ function Waiting() {
     const timer = setTimeout(() => setSlow(true), 1500);
     return () => clearTimeout(timer);
   }, []);
-  return html`<main class="door">${isSlow && html`<div class="row soft" role="status"><${Dot} state="waiting" />Waiting for the server…</div>`}</main>`;
+  return isSlow && html`<div class="row soft" role="status"><${Dot} state="waiting" />Waiting for the server…</div>`;
 }
 
 function Door() {
