@@ -7,7 +7,7 @@ comparisons, searches and `len`; operations that make a new text carry the origi
 origin of each character is unknown after an operation, the whole result counts as the client's.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from typing import Any, Self, SupportsIndex, TypeAlias
 
 from gateway.terms.request import Message, TextPart
@@ -192,7 +192,7 @@ def is_traced(value: Any) -> bool:
             return isinstance(value, TracedText)
         case Mapping():
             return any(is_traced(key) or is_traced(item) for key, item in value.items())
-        case list() | tuple() | set() | frozenset():
+        case list() | tuple() | set() | frozenset() | KeysView() | ValuesView() | ItemsView():
             return any(map(is_traced, value))
         case _:
             return False

@@ -106,7 +106,9 @@ def test_nothing_outside_is_reached_or_changed(source: str) -> None:
         *("t | truncate(14, false, '', 0)", "t | truncate(14, true, '', 0)", "t | truncate(99)"),
         *("t | trim", "t | center(30)", "t | indent", "t | replace('a', 'b')", "t | tojson"),
         *("[t] | join", "t | list | join", "[t] | slice(1) | first | first", "[t] | sort | first"),
-        *("[1] | tojson(indent=t)", "strftime_now(t)"),
+        *("[1] | tojson(indent=t)", "strftime_now(t)", "{'a': t}", "{t: 1}"),
+        *("{'a': t}.values()", "{t: 1}.keys() ~ ''", "'%s' % [{'a': t}.items()]"),
+        *("'{}'.format({'a': t}.values())", "{'a': t}.values() | pprint"),
     ],
 )
 def test_a_clients_words_stay_the_clients_whatever_a_template_does(expression: str) -> None:
