@@ -138,6 +138,10 @@ class Meter:
         """How long it takes to go through all of `value`: about its bytes when printed."""
         return self._weigh(value, MAX_DEPTH).size
 
+    def height(self, value: Any) -> int:
+        """How many lists are in one another in `value`."""
+        return self._weigh(value, MAX_DEPTH).height
+
     def walk(self, value: Any) -> None:
         """Charged for going through all of `value` once, as comparing and sorting do."""
         if isinstance(value, str):
@@ -460,8 +464,8 @@ def tojson(
     step = plain(indent) if isinstance(indent, str) else " " * max(0, bounded(indent or 0))
     between = sum(map(len, separators)) if separators else 2
     size = meter().weight(value)
-    # A text's characters become six at most; each item stands in a line of its own.
-    meter().grow(size * 2 + (size >> 3) * (len(step) * 4 + between))
+    # Each item stands in a line of its own, indented as deep as it lies.
+    meter().grow(size * 2 + (size >> 3) * (len(step) * meter().height(value) + between))
     text = json.dumps(
         value,
         ensure_ascii=ensure_ascii,
