@@ -1,9 +1,8 @@
 """Tokens and texts of a folder with a `tokenizer.json`, for backends whose engine knows tokens only
 as text.
 
-How a tokenizer spells tokens depends on its family: byte-level BPE writes every byte as a printable
-character (GPT-2's table), SentencePiece writes a space as "▁" and lone bytes as "<0x0A>". Needs the
-`tokenizers` library, which every such engine brings along. Reads only, so any thread may call it.
+Needs the `tokenizers` library, which every such engine brings along. Reads only, so any thread may
+call it.
 """
 
 import json
@@ -21,6 +20,7 @@ from tokenizers import Tokenizer
 
 from backends.contract.errors import LoadFailed
 from backends.contract.protocol import ModelInfo, SpecialTokens
+from backends.contract.spelling import BYTES, from_bytes, from_pieces
 from backends.engines.model_folder import read_json_if_there, text_config
 from backends.engines.tokenizing import Vocabulary, VocabularyTokenizer
 
@@ -226,20 +226,7 @@ def _lone(byte: int) -> str:
     return f"<0x{byte:02X}>"
 
 
-def _bytes() -> str:
-    """GPT-2's spelling of the bytes 0 to 255: printable ones are themselves, the others are moved
-    to U+0100 and up.
-    """
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    moved = iter(range(0x100, 0x200))
-    return "".join(chr(byte if byte in printable else next(moved)) for byte in range(256))
-
-
-BYTES = _bytes()
-
-
 _LISTS_KEPT = 8  # of sequence breakers; one may hold as many numbers as the vocabulary has tokens
-_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 # Ends of a turn or a text that a model may write though its files don't name them all.
 _ENDS = (
     "<|im_end|>",
@@ -364,27 +351,17 @@ def _named_ends(folder: Path) -> Iterator[int]:
         yield from ids if isinstance(ids, list) else () if ids is None else (ids,)
 
 
-_BYTE_OF: Mapping[str, int] = {spelled: byte for byte, spelled in enumerate(BYTES)}
-
-
 def _byte_level(spelled: str) -> bytes:
-    """GPT-2's spelling, see `BYTES`."""
-    if all(character in _BYTE_OF for character in spelled):
-        return bytes(_BYTE_OF[character] for character in spelled)
-    return spelled.encode()
-
-
-def _sentence_piece(spelled: str) -> bytes:
-    if byte := _BYTE.fullmatch(spelled):
-        return bytes((int(byte[1], 16),))
-    return spelled.replace("▁", " ").encode()
+    """What isn't spelled so is taken as it is."""
+    found = from_bytes(spelled)
+    return spelled.encode() if found is None else found
 
 
 def _speller(description: Description) -> Callable[[str], bytes]:
     """By the decoder the tokenizer's file names, alone or in a sequence."""
     decoder = description.get("decoder") or {}
     kinds = {decoder.get("type")} | {part.get("type") for part in decoder.get("decoders", ())}
-    return _byte_level if "ByteLevel" in kinds else _sentence_piece
+    return _byte_level if "ByteLevel" in kinds else from_pieces
 
 
 def tokenizer_of(info: ModelInfo) -> VocabularyTokenizer:

@@ -7,9 +7,7 @@ output is requested in the fields of each kind of server. Where a server has no 
 nothing is sent, and the caller checks the answer.
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, TypeAlias
 
 import msgspec
@@ -42,6 +40,7 @@ from backends.contract.remote import (
     RemoteRerank,
     RemoteText,
 )
+from backends.contract.spelling import from_bytes, from_pieces
 from backends.places.upstream.faults import broken, decoded
 from backends.places.upstream.reading import RemoteReader
 from config.upstreams import ServerKind, UpstreamConfig
@@ -467,39 +466,13 @@ def _piece(piece: str | list[int]) -> bytes:
         raise broken("a token of bytes beyond 255") from None
 
 
-def _byte_letters() -> dict[str, int]:
-    """The letters by which byte-level vocabularies (GPT-2's) spell bytes: those that print stand
-    for themselves, others for what is left, in order.
-    """
-    printed = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printed]
-    letters = {chr(byte): byte for byte in printed}
-    return letters | {chr(256 + number): byte for number, byte in enumerate(others)}
-
-
-_BYTES = _byte_letters()
-_ESCAPED = re.compile(r"<0x([0-9A-F]{2})>")
-
-
 def _unspelled(spelled: Sequence[str], text: bytes) -> tuple[bytes, ...]:
     """Bytes of a vocabulary's tokens. Which spelling it has is known by the text that they make."""
-    for read in (_by_letters, _by_pieces):
-        with suppress(KeyError):
-            found = tuple(map(read, spelled))
-            if b"".join(found).strip() == text.strip():
-                return found
+    for read in (from_bytes, from_pieces):
+        found = tuple(one for token in spelled if (one := read(token)) is not None)
+        if len(found) == len(spelled) and b"".join(found).strip() == text.strip():
+            return found
     return tuple(one.encode("utf-8", "replace") for one in spelled)
-
-
-def _by_letters(spelled: str) -> bytes:
-    return bytes(_BYTES[letter] for letter in spelled)
-
-
-def _by_pieces(spelled: str) -> bytes:
-    """SentencePiece's."""
-    if (escaped := _ESCAPED.fullmatch(spelled)) is not None:
-        return bytes.fromhex(escaped[1])
-    return spelled.replace("\u2581", " ").encode("utf-8", "replace")
 
 
 def read_text(body: bytes) -> str:

@@ -12,7 +12,8 @@ pytest.importorskip("tokenizers")
 from tokenizers import Tokenizer
 
 import bundled
-from backends.engines.vocabulary import BYTES, longest_token_bytes
+from backends.contract.spelling import BYTES
+from backends.engines.vocabulary import longest_token_bytes
 
 BYTE_LEVEL = {
     "type": "ByteLevel",
