@@ -6,6 +6,7 @@ requests for them get its fallbacks.
 """
 
 import hashlib
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -207,8 +208,8 @@ class Lists(msgspec.Struct, eq=False):
     _kept: KeptLists = NOTHING_KEPT
     offers: Mapping[str, Offer] | None = None
     listed: dict[str, ServerModels] = {}  # by base URL, each one's last list
-    _refreshed: dict[str, float] = {}
-    _refreshing: dict[str, tuple[float, anyio.Event]] = {}  # when it began, its end
+    _turns: dict[str, anyio.Lock] = {}  # by base URL
+    _asked_at: dict[str, tuple[float, float]] = {}  # by base URL: when that began, its end
     _written: dict[str, tuple[Offer, ...]] = {}  # by base URL
 
     def recall(self) -> None:
@@ -231,18 +232,15 @@ class Lists(msgspec.Struct, eq=False):
         call. A server that doesn't answer is silent from now on, and has what it had.
         """
         url, called = replica.url, time.monotonic()
-        while (pending := self._refreshing.get(url)) is not None:
-            began, ended = pending
-            await ended.wait()
-            if again or began >= called:
+        async with self._turns.setdefault(url, anyio.Lock()):
+            last_began, last_ended = self._asked_at.get(url, (-math.inf, -math.inf))
+            began = time.monotonic()
+            if last_began >= called or began - last_ended < again:
                 return
-        if time.monotonic() - self._refreshed.get(url, -again) >= again:
-            self._refreshing[url] = (time.monotonic(), anyio.Event())
             try:
                 await self._request(replica)
             finally:
-                self._refreshed[url] = time.monotonic()
-                self._refreshing.pop(url)[1].set()
+                self._asked_at[url] = (began, time.monotonic())
 
     async def _request(self, replica: Replica) -> None:
         try:
