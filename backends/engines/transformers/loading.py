@@ -147,10 +147,6 @@ class TransformersModel(msgspec.Struct):
         give_back(self.device)
 
 
-class LoadAbandoned(Exception):
-    """The load is cancelled."""
-
-
 def load(files: ModelFiles, options: TransformersOptions, progress: Step) -> TransformersModel:
     """Load on the calling thread. `progress` gets 0.0 to 1.0; when it returns False the load is
     abandoned.
@@ -418,7 +414,7 @@ def _reporting(progress: Step) -> Iterator[None]:
         """What transformers iterates over in place of its progress bar."""
         for done, item in enumerate(items):
             if not progress(done / len(items)):
-                raise LoadAbandoned
+                raise LoadFailed("the load was cancelled")
             yield item
 
     def hook(factory: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -469,8 +465,6 @@ def _response_template(files: ModelFiles) -> str | None:
 def _translated(error: Exception, files: ModelFiles, options: TransformersOptions) -> LoadFailed:
     """A foreign failure as one of ours; the kinds say what can be done about it."""
     words = str(error)
-    if isinstance(error, LoadAbandoned):
-        return LoadFailed("the load was cancelled")
     if ran_out(error):
         return OutOfMemory(f"not enough memory for {files.path.name}: {words}")
     if isinstance(error, ImportError):
