@@ -56,12 +56,30 @@ class PagedCacheSize(msgspec.Struct, frozen=True):
         return pages(self.length + self.drafted)
 
 
+def cache_bits(cache_type: str) -> tuple[int, int] | None:
+    """Bits of a key's and of a value's number; None where they are not quantized."""
+    if cache_type == "fp16":
+        return None
+    keys, _, values = cache_type.removeprefix("q").partition(",")
+    return int(keys), int(values or keys)
+
+
+def cache_share(cache_type: str) -> float:
+    """Of a 16-bit cache, what is left: the bits of a number plus a 16-bit scale for each 32."""
+    bits = cache_bits(cache_type)
+    return 1.0 if bits is None else (sum(bits) / 2 + 16 / 32) / 16
+
+
 def cache_size(
-    files: ModelFiles, options: ExLlamaOptions, share: float, drafted: int, spare: int = 0
+    files: ModelFiles,
+    options: ExLlamaV2Options | ExLlamaV3Options,
+    drafted: int,
+    spare: int = 0,
 ) -> PagedCacheSize:
     """As `cache_tokens` says, else `CACHE_BY_DEFAULT`; one full context always fits, with `spare`
-    tokens behind it. `share`: of a 16-bit cache, what this one takes. `drafted`: tokens at a time.
+    tokens behind it. `drafted`: tokens at a time.
     """
+    share = cache_share(options.cache_type)
     length = options.context_length or min(files.context_length, LONGEST_BY_DEFAULT)
     affordable = int(CACHE_BY_DEFAULT / max(paged_bytes(files) * share, 1))
     cells = options.cache_tokens or min(affordable, length * options.max_concurrent)
@@ -185,11 +203,17 @@ def adapter_bytes(options: ExLlamaOptions) -> int:
 
 
 def need(
-    models: Sequence[tuple[ModelFiles, float]], cells: int, options: ExLlamaOptions
+    files: ModelFiles,
+    guess: ModelFiles | None,
+    cells: int,
+    options: ExLlamaV2Options | ExLlamaV3Options,
 ) -> MemoryNeed:
-    """Weights and adapters as they lie on disk, the whole cache, a guess for the rest. `models`:
-    each with what its cache takes of a 16-bit one.
+    """Weights and adapters as they lie on disk, the whole cache, a guess for the rest. `guess`: the
+    draft model.
     """
+    models = [(files, cache_share(options.cache_type))]
+    if guess is not None:
+        models.append((guess, cache_share(draft_cache_type(options))))
     return MemoryNeed(
         weights=sum(files.size_bytes for files, _ in models) + adapter_bytes(options),
         cache=sum(int(cells * paged_bytes(files) * share) for files, share in models),

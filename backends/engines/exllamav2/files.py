@@ -40,8 +40,6 @@ SEES = frozenset(
     for name in ("Llava", "Mistral3", "Qwen2VL", "Qwen2_5_VL", "Gemma3")
 )
 DRAFTED = 4  # tokens at a time, where the options don't say
-# Of a 16-bit cache, what is left: the bits of a number plus a 16-bit scale for each 32 of them.
-CACHE_SHARE = {"fp16": 1.0, "q8": 8.5 / 16, "q6": 6.5 / 16, "q4": 4.5 / 16}
 
 
 def recognise(path: Path) -> ModelFiles | None:
@@ -68,7 +66,7 @@ def cache_size(files: ModelFiles, options: ExLlamaV2Options) -> PagedCacheSize:
         )
     chosen = shared.drafts(options)
     drafted = (chosen.tokens or DRAFTED) if chosen.model or chosen.repeats else 0
-    return shared.cache_size(files, options, CACHE_SHARE[options.cache_type], drafted)
+    return shared.cache_size(files, options, drafted)
 
 
 def draft(options: ExLlamaV2Options) -> ModelFiles | None:
@@ -93,15 +91,12 @@ def placements(
 
 def estimate(files: ModelFiles, options: ExLlamaV2Options) -> MemoryNeed:
     """The draft model's need is in it."""
-    models = [(files, CACHE_SHARE[options.cache_type])]
-    if guess := draft(options):
-        models.append((guess, CACHE_SHARE[shared.draft_cache_type(options)]))
-    return shared.need(models, cache_size(files, options).cells, options)
+    return shared.need(files, draft(options), cache_size(files, options).cells, options)
 
 
 _cache = partial(
     shared.cache_mode,
-    modes=re.compile("|".join(CACHE_SHARE)),
+    modes=re.compile("fp16|q[468]"),
     known="available in exllamav2: FP16, Q8, Q6, Q4",
 )
 

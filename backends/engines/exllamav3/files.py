@@ -60,24 +60,9 @@ def _config(folder: Path) -> Fields:
     return model_folder.read_json(folder / "config.json")
 
 
-def cache_bits(cache_type: str) -> tuple[int, int] | None:
-    """Bits of a key's and of a value's number; None where they are not quantized."""
-    if cache_type == "fp16":
-        return None
-    keys, _, values = cache_type.removeprefix("q").partition(",")
-    return int(keys), int(values or keys)
-
-
-def cache_share(cache_type: str) -> float:
-    """Of a 16-bit cache, what is left: the bits of a number plus a 16-bit scale for each 32."""
-    bits = cache_bits(cache_type)
-    return 1.0 if bits is None else (sum(bits) / 2 + 16 / 32) / 16
-
-
 def cache_size(files: ModelFiles, options: ExLlamaV3Options) -> PagedCacheSize:
     """See `shared.files.cache_size`."""
-    share = cache_share(options.cache_type)
-    return shared.cache_size(files, options, share, _drafted(files, options), spare=ENDS)
+    return shared.cache_size(files, options, _drafted(files, options), spare=ENDS)
 
 
 def together(files: ModelFiles, options: ExLlamaV3Options) -> int:
@@ -151,11 +136,8 @@ def fitted(files: ModelFiles, options: ExLlamaV3Options) -> ModelFiles:
 def estimate(files: ModelFiles, options: ExLlamaV3Options) -> MemoryNeed:
     """The draft model's need is in it, and what lies in main memory."""
     guess = draft(files, options)
-    models = [(files, cache_share(options.cache_type))]
-    if guess is not None:
-        models.append((guess, cache_share(shared.draft_cache_type(options))))
-    found = shared.need(models, cache_size(files, options).cells, options)
-    states = sum(bytes_of_sequence(one) for one, _ in models)
+    found = shared.need(files, guess, cache_size(files, options).cells, options)
+    states = sum(bytes_of_sequence(one) for one in (files, guess) if one is not None)
     kept = together(files, options) * states + _kept(files, guess, options)
     return msgspec.structs.replace(found, cache=found.cache + kept)
 

@@ -16,7 +16,7 @@ from backends.contract.errors import LoadFailed, UnsupportedModel
 from backends.contract.samplers import Sampling
 from backends.engines.exllama import loading
 from backends.engines.exllama.adapters import LoadedAdapter
-from backends.engines.exllama.files import PAGE, draft_cache_type, drafts, pages
+from backends.engines.exllama.files import PAGE, cache_bits, draft_cache_type, drafts, pages
 from backends.engines.exllama.jobs import Drawing, ExLlamaJob
 from backends.engines.exllama.loading import (
     LoadStep,
@@ -30,7 +30,6 @@ from backends.engines.exllama.pictures import ImageEmbeddings, ImageEncoder
 from backends.engines.exllamav3.container import ExLlamaV3Library
 from backends.engines.exllamav3.files import (
     MEGABYTE,
-    cache_bits,
     cache_size,
     draft,
     experts_apart,

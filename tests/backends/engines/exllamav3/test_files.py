@@ -9,10 +9,8 @@ import pytest
 import bundled
 from backends.contract import catalog
 from backends.contract.errors import LoadFailed, UnsupportedModel
-from backends.engines.exllama.files import PAGE, Drafts, drafts
+from backends.engines.exllama.files import PAGE, Drafts, cache_bits, cache_share, drafts
 from backends.engines.exllamav3.files import (
-    cache_bits,
-    cache_share,
     cache_size,
     estimate,
     facts,
