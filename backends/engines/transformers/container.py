@@ -56,7 +56,7 @@ def _encoder(
 ) -> "TransformersEncoder":
     with _installed():
         from backends.engines.transformers import encoder  # noqa: PLC0415
-    return encoder.TransformersEncoder(encoder.load(files, options, progress))
+    return encoder.load(files, options, progress)
 
 
 @contextmanager

@@ -30,34 +30,13 @@ from backends.engines.transformers.files import (
 from backends.engines.transformers.memory import give_back, in_our_words
 from backends.engines.vocabulary import HfVocabulary
 from config.engines import TransformersOptions
-from config.values import Threads
 
 Around = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]  # before, between, behind texts
 
 
-class EncoderModel(msgspec.Struct):
-    """A model and what was found out about it."""
-
-    model: Any
-    dense: Sequence[torch.nn.Module]
-    steps: EncoderSteps
-    vocabulary: HfVocabulary
-    info: ModelInfo
-    most: Pass
-    typed: bool  # it takes which text of a pair a token is of (token types)
-    padding: int  # the token that fills up rows
-    device: torch.device
-    threads: Threads
-
-    def free(self) -> None:
-        """Harmless a second time."""
-        self.model, self.dense = None, ()
-        give_back(self.device)
-
-
 def load(
     files: ModelFiles, options: TransformersOptions, progress: Callable[[float], bool]
-) -> EncoderModel:
+) -> "TransformersEncoder":
     """As `loading.load`."""
     with loading.failing_in_our_words(files, options) as device:
         config = transformers.AutoConfig.from_pretrained(
@@ -73,8 +52,9 @@ def load(
         size = encoder_shape(files, options, cpu=device.type == "cpu")
         rows = int(model.get_input_embeddings().weight.shape[0])
         vocabulary = loading.vocabulary_of(files, options, rows)
+        threads = options.threads if device.type == "cpu" else "all"
         progress(1.0)
-        return EncoderModel(
+        return TransformersEncoder(
             model=model,
             dense=dense,
             steps=steps,
@@ -91,7 +71,7 @@ def load(
             typed=getattr(config, "type_vocab_size", 0) > 1,
             padding=_padding(config, vocabulary),
             device=device,
-            threads=options.threads if device.type == "cpu" else "all",
+            threads=StepThreads(threads, threads, torch.set_num_threads),
         )
 
 
@@ -143,64 +123,70 @@ def _memory(
     )
 
 
-class TransformersEncoder:
-    """See `backends.engines.encoder_driver.EncoderEngine`. Owns the model it was given."""
+class TransformersEncoder(msgspec.Struct, eq=False):
+    """See `backends.engines.encoder_driver.EncoderEngine`. Owns its model."""
 
-    def __init__(self, loaded: EncoderModel) -> None:
-        self._loaded = loaded
-        self._steps = loaded.steps
-        self._threads = StepThreads(loaded.threads, loaded.threads, torch.set_num_threads)
-        self.info: ModelInfo = loaded.info
-        self.most: Pass = loaded.most
-        self.tokenize = loaded.vocabulary.tokenize
+    model: Any
+    dense: Sequence[torch.nn.Module]
+    steps: EncoderSteps
+    vocabulary: HfVocabulary
+    info: ModelInfo
+    most: Pass
+    typed: bool  # it takes which text of a pair a token is of (token types)
+    padding: int  # the token that fills up rows
+    device: torch.device
+    threads: StepThreads
+
+    def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:
+        return self.vocabulary.tokenize(text, special=special)
 
     def detokenize(self, tokens: Sequence[int]) -> str:
-        text: str = self._loaded.vocabulary.tokenizer.decode(
-            list(tokens), skip_special_tokens=False
-        )
+        text: str = self.vocabulary.tokenizer.decode(list(tokens), skip_special_tokens=False)
         return text
 
     def encode(self, inputs: Sequence[EncoderInput]) -> Sequence[bytes]:
         with in_our_words(), torch.inference_mode():
             lengths = [len(one.tokens) for one in inputs]
-            self._threads.begin(len(inputs) * max(lengths))
+            self.threads.begin(len(inputs) * max(lengths))
             rows = self._score(inputs) if self.info.task == "rank" else self._vectors(inputs)
             found = rows.to(device="cpu", dtype=torch.float32).contiguous().numpy()
-            self._threads.end()
+            self.threads.end()
             return [row.tobytes() for row in found]
 
     def _score(self, inputs: Sequence[EncoderInput]) -> torch.Tensor:
-        scores = self._loaded.model(**self._padded(inputs)).logits
-        activation: torch.Tensor = getattr(torch.nn, self._steps.activation)()(scores.float())
+        scores = self.model(**self._padded(inputs)).logits
+        activation: torch.Tensor = getattr(torch.nn, self.steps.activation)()(scores.float())
         return activation
 
     def _vectors(self, inputs: Sequence[EncoderInput]) -> torch.Tensor:
         padded = self._padded(inputs)
-        states = self._loaded.model(**padded).last_hidden_state
+        states = self.model(**padded).last_hidden_state
         mask = padded["attention_mask"]
-        vectors = torch.cat([pooled(states, mask, mode) for mode in self._steps.pooling], dim=-1)
-        for layer in self._loaded.dense:
+        vectors = torch.cat([pooled(states, mask, mode) for mode in self.steps.pooling], dim=-1)
+        for layer in self.dense:
             vectors = layer(vectors)
-        return torch.nn.functional.normalize(vectors, dim=-1) if self._steps.normalized else vectors
+        return torch.nn.functional.normalize(vectors, dim=-1) if self.steps.normalized else vectors
 
     def _padded(self, inputs: Sequence[EncoderInput]) -> dict[str, torch.Tensor]:
         longest = max(len(one.tokens) for one in inputs)
-        fill = self._loaded.padding
+        fill = self.padding
         ids = [[*one.tokens, *[fill] * (longest - len(one.tokens))] for one in inputs]
         mask = [_ones(0, len(one.tokens), longest) for one in inputs]
         padded = {"input_ids": ids, "attention_mask": mask}
-        if self._loaded.typed:
+        if self.typed:
             padded["token_type_ids"] = [
                 _ones(one.second, len(one.tokens) if one.second else 0, longest) for one in inputs
             ]
-        device = self._loaded.device
+        device = self.device
         return {name: torch.tensor(rows, device=device) for name, rows in padded.items()}
 
     def recover(self) -> None:
-        give_back(self._loaded.device)
+        give_back(self.device)
 
     def close(self) -> None:
-        self._loaded.free()
+        """Harmless a second time."""
+        self.model, self.dense = None, ()
+        give_back(self.device)
 
 
 def _ones(start: int, end: int, length: int) -> list[int]:

@@ -98,16 +98,6 @@ def encoder_buffers(files: ModelFiles, size: EncoderShape, number: int) -> int:
     return size.tokens * files.activation_bytes * number // 4 + mask
 
 
-def encoder_memory(files: ModelFiles, weights: int, engine: int) -> MemoryNeed:
-    """It keeps nothing between passes."""
-    dense = sum(
-        file.stat().st_size
-        for file in files.parts
-        if file.suffix == ".safetensors" and file.parent != files.path
-    )
-    return MemoryNeed(weights=weights + dense, cache=0, engine=engine)
-
-
 AUTOMATIC = ("auto", "cuda")  # devices of the options that name no card
 
 SUFFIX = None  # folders
@@ -240,7 +230,9 @@ def _estimate(files: ModelFiles, options: TransformersOptions) -> MemoryNeed:
     if files.task != "generate":
         size = encoder_shape(files, options, cpu=on_cpu(options.device))
         engine = FIXED + encoder_buffers(files, size, number)
-        return encoder_memory(files, int(weights), engine)
+        apart = (file for file in files.parts if file.parent != files.path)  # dense layers'
+        dense = sum(file.stat().st_size for file in apart if file.suffix == ".safetensors")
+        return MemoryNeed(weights=int(weights) + dense, cache=0, engine=engine)
     cache = cache_bytes(files, options, number)
     return MemoryNeed(
         weights=int(weights),
