@@ -13,7 +13,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from gateway.cli.importing.imported import Data, Imported, NotAModel
+from backends.contract import samplers
+from gateway.cli.importing.imported import SAMPLING, Data, Imported, NotAModel
 
 ALL_LAYERS = 99  # and more: what people write for all of them
 EVERY_EXPERT = 999  # layers: more than any model has
@@ -59,25 +60,11 @@ VALUES: Mapping[str, Setting] = {
     ),
     "--chat-template-file": ("template", str),
     "--chat-template-kwargs": ("template_kwargs", msgspec.json.Decoder(dict).decode),
-    "--temp --temperature": ("sampling.temperature", float),
-    "--top-k": ("sampling.top_k", int),
-    "--top-p": ("sampling.top_p", float),
-    "--min-p": ("sampling.min_p", float),
-    "--typical --typical-p": ("sampling.typical_p", float),
-    "--top-nsigma --top-n-sigma": ("sampling.top_n_sigma", float),
-    "--xtc-probability": ("sampling.xtc_probability", float),
-    "--xtc-threshold": ("sampling.xtc_threshold", float),
-    "--repeat-penalty": ("sampling.repetition_penalty", float),
-    "--repeat-last-n": ("sampling.penalty_range", int),
-    "--presence-penalty": ("sampling.presence_penalty", float),
-    "--frequency-penalty": ("sampling.frequency_penalty", float),
-    "--mirostat": ("sampling.mirostat_mode", int),
+    # Others of sampling are called as in requests, see `_of_sampling`.
+    "--temp": ("sampling.temperature", float),
+    "--top-nsigma": ("sampling.top_n_sigma", float),
     "--mirostat-ent": ("sampling.mirostat_tau", float),
     "--mirostat-lr": ("sampling.mirostat_eta", float),
-    "--dry-multiplier": ("sampling.dry_multiplier", float),
-    "--dry-base": ("sampling.dry_base", float),
-    "--dry-allowed-length": ("sampling.dry_allowed_length", int),
-    "--dry-penalty-last-n": ("sampling.dry_range", int),
 }
 # Those that need more than a place: methods of `_Line`.
 READ: Mapping[str, str] = {
@@ -126,8 +113,16 @@ def _by_name(table: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for names, value in table.items() for name in names.split()}
 
 
-_VALUES, _READ, _SWITCHES = _by_name(VALUES), _by_name(READ), _by_name(SWITCHES)
-_NEUTRAL = _by_name(NEUTRAL)
+def _of_sampling() -> Iterator[tuple[str, Setting]]:
+    """Flags that are called as the numbers in requests."""
+    for name, field in SAMPLING.items():
+        kind = type(getattr(samplers.NEUTRAL, field))
+        if kind in (int, float):
+            yield f"--{name.replace('_', '-')}", (f"sampling.{field}", kind)
+
+
+_VALUES: Mapping[str, Setting] = {**dict(_of_sampling()), **_by_name(VALUES)}
+_READ, _SWITCHES, _NEUTRAL = _by_name(READ), _by_name(SWITCHES), _by_name(NEUTRAL)
 _PASSED = {name for names in PASSED_OVER.values() for name in names.split()}
 _ALONE = {*_SWITCHES, *PASSED_OVER[False].split()}
 

@@ -109,11 +109,8 @@ class _Translation:
     def config(self) -> Data:
         """In the order of default.yaml, what is at its default left out."""
         data = self._data
-        for option, instead in WITHOUT_EQUAL.items():
-            if option in data:
-                self._note(option, instead)
-        for option in sorted(data.keys() - KNOWN - WITHOUT_EQUAL.keys()):
-            self._note(option, "it is not known")
+        for option in sorted(data.keys() - KNOWN):
+            self._note(option, WITHOUT_EQUAL.get(option, "it is not known"))
         self._check_names()
         entries = [[*self._model(name, model or {})] for name, model in self._models.items()]
         models = [one for several in entries for one in several]
