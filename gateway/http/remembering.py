@@ -44,7 +44,7 @@ class Memory:
         if one.size > MOST_BYTES:
             return
         while len(self._turns) >= MOST_TURNS or self._size + one.size > MOST_BYTES:
-            self._forget(next(iter(self._turns)))
+            self.forget(next(iter(self._turns)))
         try:
             one.held.take(one.size)
         except QueueFull:
@@ -63,15 +63,11 @@ class Memory:
 
     def forget(self, name: str) -> None:
         """It can't be gone on from here any more."""
-        if name in self._turns:
-            self._forget(name)
+        if (one := self._turns.pop(name, None)) is not None:
+            one.held.give_back()
+            self._size -= one.size
 
     def clear(self) -> None:
         """The connection is over."""
         for name in list(self._turns):
-            self._forget(name)
-
-    def _forget(self, name: str) -> None:
-        one = self._turns.pop(name)
-        one.held.give_back()
-        self._size -= one.size
+            self.forget(name)
