@@ -66,6 +66,18 @@ def test_options(flags: str, found: dict[str, Any]) -> None:
     ("flags", "found"),
     [
         ("--temp 0.6 --top-k 20", {"sampling": {"temperature": 0.6, "top_k": 20}}),
+        (
+            "--typical 0.9 --mirostat 2 --mirostat-ent 4 --dry-penalty-last-n 64 --min_p 0.1",
+            {
+                "sampling": {
+                    "typical_p": 0.9,
+                    "mirostat_mode": 2,
+                    "mirostat_tau": 4.0,
+                    "dry_range": 64,
+                    "min_p": 0.1,
+                }
+            },
+        ),
         ("--repeat-last-n -1 --jinja", {"sampling": {"penalty_range": -1}}),
         ("--chat-template-file /t.jinja", {"template": "/t.jinja"}),
         (
