@@ -31,17 +31,17 @@ def options(section: type[msgspec.Struct]) -> Mapping[str, Kind]:
 
 def list_item(kind: Kind) -> Kind | None:
     """X of `tuple[X, ...]`."""
-    return get_args(kind)[0] if get_origin(kind) is tuple else None
+    return get_args(kind)[0] if _form(kind) is tuple else None
 
 
 def mapping_item(kind: Kind) -> Kind | None:
     """X of `dict[str, X]`."""
-    return get_args(kind)[1] if get_origin(kind) is dict else None
+    return get_args(kind)[1] if _form(kind) is dict else None
 
 
 def mapping_in(kind: Kind) -> Kind | None:
     """`dict[str, X]`, where that is one of several kinds that a leaf may be."""
-    return next((part for part in _parts(kind) if get_origin(part) is dict), None)
+    return next((part for part in _parts(kind) if _form(part) is dict), None)
 
 
 def leaves(section: type[msgspec.Struct], above: Option = ()) -> Iterator[tuple[Option, Kind]]:
@@ -88,7 +88,7 @@ def mapped(value: Any, kind: Kind, change: Callable[[Any, Kind, str], Any], path
 
 def words(kind: Kind) -> tuple[str, ...]:
     """The texts a leaf of literals may be, else nothing."""
-    if get_origin(kind) is Literal:
+    if _form(kind) is Literal:
         return tuple(word for word in get_args(kind) if isinstance(word, str))
     return tuple(word for part in _parts(kind) for word in words(part))
 
@@ -140,7 +140,7 @@ def marked(kind: Kind, name: str) -> Any:
 
 def metas(kind: Kind) -> tuple[msgspec.Meta, ...]:
     """All that a leaf's annotation says of its values."""
-    own = get_args(kind)[1:] if get_origin(kind) is Annotated else ()
+    own = get_args(kind)[1:] if _form(kind) is Annotated else ()
     below = (mark for part in _parts(kind) for mark in metas(part))
     return (*(mark for mark in own if isinstance(mark, msgspec.Meta)), *below)
 
@@ -149,14 +149,19 @@ def types(kind: Kind) -> frozenset[type]:
     """The plain types that a leaf may be: bool, int, float, str, NoneType."""
     if isinstance(kind, type):
         return frozenset({kind})
-    if get_origin(kind) is Literal:
+    if _form(kind) is Literal:
         return frozenset(type(word) for word in get_args(kind))
     return frozenset(plain for part in _parts(kind) for plain in types(part))
 
 
+def _form(kind: Kind) -> object:
+    """What stands before the brackets: `tuple` of `tuple[str, ...]`."""
+    return get_origin(kind)
+
+
 def _parts(kind: Kind) -> tuple[Kind, ...]:
     """The alternatives of a union, or what `Annotated` annotates."""
-    if get_origin(kind) is Annotated:
+    if _form(kind) is Annotated:
         return (get_args(kind)[0],)
-    is_leaf = get_origin(kind) in {None, Literal, tuple, dict}
+    is_leaf = _form(kind) in {None, Literal, tuple, dict}
     return () if is_leaf else get_args(kind)
