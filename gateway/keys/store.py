@@ -120,7 +120,7 @@ def opened(path: str | None) -> Connection:
     connection.execute("PRAGMA synchronous = NORMAL")
     version = _version(connection)
     upgrade = FROM_VERSION_0 if version is not None and version < VERSION else ""
-    connection.executescript(f"BEGIN; {upgrade} {TABLES} PRAGMA user_version = {VERSION}; COMMIT;")
+    connection.executescript(f"BEGIN IMMEDIATE; {upgrade} {TABLES} PRAGMA user_version = {VERSION}; COMMIT;")
     return connection
 
 
@@ -257,7 +257,7 @@ class Store:
 
         def committed() -> T:
             with self._db as db:
-                db.execute("BEGIN")
+                db.execute("BEGIN IMMEDIATE")
                 return work(db)
 
         try:

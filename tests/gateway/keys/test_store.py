@@ -293,6 +293,23 @@ async def test_one_that_fails_takes_no_other_with_it(store: Store) -> None:
     assert await document(store, "a", "r2") is not None
 
 
+async def test_two_servers_may_have_one_file(tmp_path: Path) -> None:
+    """An old one ends its answers while a new one begins, say: each waits for the other's writes."""
+    config = StoreConfig(path=str(tmp_path / "store.sqlite"))
+
+    async def serve(name: str) -> None:
+        async with Store(config) as store, anyio.create_task_group() as tasks:
+            for number in range(200):
+                tasks.start_soon(store.put, "a", response(f"{name}{number}"))
+
+    async with anyio.create_task_group() as tasks:
+        for name in ("old", "new"):
+            tasks.start_soon(serve, name)
+    async with Store(config) as store:
+        for name in ("old", "new"):
+            assert await document(store, "a", f"{name}199") == b"{}"
+
+
 async def test_a_file_that_cant_be_opened_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InternalError, match="store"):
         async with Store(StoreConfig(path=str(tmp_path))):
