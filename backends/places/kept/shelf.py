@@ -2,8 +2,7 @@
 Pure: events in, orders out; it knows no engine, no bytes, no thread and no clock.
 
 An entry is known by its origin, everything that must be the same for it to hold, and by its tokens:
-a prompt is compared with all that begin with the same block. A conversation takes hundreds of
-megabytes, so these are few.
+a prompt is compared with all that begin with the same block.
 
 Kept is what is worth more than it costs: the seconds that it saves, by how likely that is, to the
 byte. Age alone pushes nothing out, since the side jobs of an agent are always the newest.
@@ -174,7 +173,7 @@ class Shelf:
         if not self._family(origin, packed(tokens[:BLOCK])):
             return None  # as most often: in microseconds, however long the prompt is
         best: tuple[Entry, int] | None = None
-        for entry, start in self._starts(origin, packed(tokens), len(tokens) - 1):
+        for entry, start in self._starts(origin, packed(tokens[:-1])):
             gained = (start - than) * entry.seconds / entry.cells
             if gained <= self.rates.seconds(origin.identity, entry.tier, entry.size):
                 continue
@@ -186,23 +185,26 @@ class Shelf:
         """Those that begin with the same block as `tokens`."""
         return self._families.get(_family_of(origin, tokens), ())
 
-    def _starts(self, origin: Origin, prompt: bytes, most: int) -> Iterator[tuple[Entry, int]]:
+    def _starts(self, origin: Origin, prompt: bytes) -> Iterator[tuple[Entry, int]]:
         """Entries, and where a prompt can go on from each; none that has less than one before it:
-        what was kept last is most likely gone on from.
+        what was kept last is most likely gone on from. Thousands may begin with one system message,
+        so what they have in common with it is compared at C speed, and counted once.
         """
-        farthest = 0
+        head = b""  # of the prompt, so far as one can go on
         for entry in reversed(self._family(origin, prompt)):
-            last = slice(max(0, farthest - BLOCK) * WORD, farthest * WORD)
-            if entry.tokens[last] != prompt[last]:
+            if not entry.tokens.startswith(head):
                 continue
-            if start := entry.start(min(shared(entry.tokens, prompt), most)):
-                farthest = max(farthest, start)
+            following = slice(len(head), len(head) + WORD)
+            has_more = entry.tokens[following] == prompt[following]
+            common = shared(entry.tokens, prompt) if has_more else len(head) // WORD
+            if start := entry.start(common):
                 yield entry, start
+                if start * WORD > len(head):
+                    head = prompt[: start * WORD]
 
     def _known(self, origin: Origin, tokens: bytes) -> tuple[Entry | None, int]:
         """The entry that has the most of `tokens`, and behind how many one can go on from it."""
-        starts = self._starts(origin, tokens, len(tokens) // WORD)
-        return max(starts, key=lambda one: one[1], default=(None, 0))
+        return max(self._starts(origin, tokens), key=lambda one: one[1], default=(None, 0))
 
     def covers(self, origin: Origin, tokens: bytes) -> Entry | None:
         """The entry from which all of `tokens` could be gone on."""
@@ -465,6 +467,8 @@ class Shelf:
         """
 
         def is_needless(old: Entry) -> bool:
+            if not entry.tokens.startswith(old.tokens[: max(0, old.cells - BLOCK) * WORD]):
+                return False
             common = shared(old.tokens, entry.tokens)
             start = entry.start(common)
             again = common == old.cells and start >= AGAIN * old.cells

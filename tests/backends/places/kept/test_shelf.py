@@ -3,11 +3,12 @@ against the plainest shelf there could be.
 """
 
 import random
+from array import array
 from collections.abc import Iterable, Sequence
 
 import pytest
 
-from backends.contract.beginnings import BLOCK, packed
+from backends.contract.beginnings import BLOCK, common_length, packed
 from backends.places.kept.shelf import (
     CALL,
     COPY_RATE,
@@ -247,7 +248,26 @@ def test_a_lookup_that_finds_nothing_costs_no_more_with_thousands_of_entries() -
     for number in range(2_000):
         shelf.put(0, entry(text(number, 64)))
     assert shelf.longest(HERE, text(9_999, 8_000), 0) is None
-    assert len(list(shelf._starts(HERE, packed(text(5, 64)), 64))) == 1  # noqa: SLF001
+    assert len(list(shelf._starts(HERE, packed(text(5, 64))))) == 1  # noqa: SLF001
+
+
+def test_what_goes_on_farthest_is_found_among_all_that_begin_alike() -> None:
+    rng = random.Random(0)
+
+    def words() -> list[int]:
+        return [*range(BLOCK), *(rng.randrange(2) for _ in range(rng.randrange(1, 12)))]
+
+    for _ in range(300):
+        shelf, prompt = Shelf(memory=0, disk=1 << 40), words()
+        for _ in range(8):
+            places = tuple(sorted(rng.sample(range(BLOCK, BLOCK + 12), 3)))
+            shelf.listed(entry(words(), cuts_from=rng.choice((0, 99)), places=places))
+        starts = [
+            one.start(common_length(array("q", one.tokens), array("q", prompt)))
+            for one in shelf.entries.values()
+        ]
+        _, start = shelf._known(HERE, packed(prompt))  # noqa: SLF001
+        assert start == max(starts, default=0)
 
 
 class Shell:
