@@ -226,7 +226,7 @@ class ScriptedOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_f
 class CommandOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A server that a command starts, and its API, which is asked as an upstream's is."""
 
-    command: Annotated[str, RUNS_CODE] = ""  # the model's own `command` stands here
+    command: Annotated[str, RUNS_CODE, HIDDEN] = ""  # the model's own `command` stands here
     shell: Annotated[bool, RUNS_CODE] = False  # /bin/sh runs it
     env: Annotated[dict[Name, Hidden], RUNS_CODE] = {}  # besides the server's own environment
     cwd: PathText | None = None  # None: the server's

@@ -24,6 +24,7 @@ from config.nodes import NodeConfig
 from config.shape import represented
 from config.upstreams import UpstreamConfig
 from config.values import (
+    HIDDEN,
     RUNS_CODE,
     SECRET,
     AtLeastOne,
@@ -105,8 +106,8 @@ class ModelConfig(Section, frozen=True):
     path: PathText = ""  # only a command can do without
     backend: str | None = None  # None: recognised from the files
     # what serves it, see config/commands.py; never set by a request
-    command: Annotated[str, RUNS_CODE] | None = None
-    options: dict[str, Any] = {}
+    command: Annotated[str, RUNS_CODE, HIDDEN] | None = None
+    options: Annotated[dict[str, Any], HIDDEN] = {}
     # how often it is loaded, each time on devices of its own; or the `host` of each replica
     replicas: Replicas = 1
     aliases: tuple[Name, ...] = ()

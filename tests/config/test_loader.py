@@ -301,7 +301,8 @@ def test_a_key_is_never_shown(tmp_path: Path) -> None:
     assert "secret" not in repr(config)
     more = """
         {join: {key: secret}, tracing: {headers: {key: secret}}, kept: {encrypt: secret}, engines:
-        {command: {env: {KEY: secret}, set: {key: [secret]}}}}
+        {command: {env: {KEY: secret}, set: {key: [secret]}}}, models: [{name: one, command: "serve
+        {port} --key secret", options: {env: {KEY: secret}}}]}
     """
     assert "secret" not in repr(loaded(tmp_path, more))
     assert "secret" not in refused(tmp_path, "keys: [{key: secret}, {key: secret}]")
