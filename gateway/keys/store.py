@@ -43,6 +43,8 @@ def share(total: int, others: Collection[int]) -> int:
 
 ROW = 256  # bytes that a row takes beside its texts, keys and indexes included
 VERSION = 1  # of the tables; a file of version 0 is brought to it
+# Who only reads at first, and writes then, fails where another server has written in between.
+BEGIN = "BEGIN IMMEDIATE;"
 
 TABLES = Path(__file__).with_name("tables.sql").read_text(encoding="utf-8")
 FROM_VERSION_0 = Path(__file__).with_name("from_version_0.sql").read_text(encoding="utf-8")
@@ -120,7 +122,8 @@ def opened(path: str | None) -> Connection:
     connection.execute("PRAGMA synchronous = NORMAL")
     version = _version(connection)
     upgrade = FROM_VERSION_0 if version is not None and version < VERSION else ""
-    connection.executescript(f"BEGIN IMMEDIATE; {upgrade} {TABLES} PRAGMA user_version = {VERSION}; COMMIT;")
+    tables = f"{upgrade} {TABLES} PRAGMA user_version = {VERSION};"
+    connection.executescript(f"{BEGIN} {tables} COMMIT;")
     return connection
 
 
@@ -257,7 +260,7 @@ class Store:
 
         def committed() -> T:
             with self._db as db:
-                db.execute("BEGIN IMMEDIATE")
+                db.execute(BEGIN)
                 return work(db)
 
         try:

@@ -294,7 +294,7 @@ async def test_one_that_fails_takes_no_other_with_it(store: Store) -> None:
 
 
 async def test_two_servers_may_have_one_file(tmp_path: Path) -> None:
-    """An old one ends its answers while a new one begins, say: each waits for the other's writes."""
+    """An old one ends its answers while a new one begins, say: each waits for the other."""
     config = StoreConfig(path=str(tmp_path / "store.sqlite"))
 
     async def serve(name: str) -> None:
