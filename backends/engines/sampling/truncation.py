@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import torch
 
+from backends.contract.bounds import GREEDY_BELOW
 from backends.contract.samplers import NEUTRAL, SAMPLERS, TRUNCATIONS, Sampling, order_of
 from backends.engines.sampling.formulas import above_top_a, smoothed, within_tail_free
 from backends.engines.sampling.state import column
@@ -241,4 +242,4 @@ def _dynamic(
     entropy = torch.special.entr(logits.softmax(-1)).sum(-1, keepdim=True)
     most = logits.isfinite().sum(-1, keepdim=True).clamp(min=2).log()
     temperature: torch.Tensor = low + (high - low) * (entropy / most) ** exponent
-    return temperature.clamp(min=1e-4)
+    return temperature.clamp(min=GREEDY_BELOW)  # no fixed one, which stands beside it, is below

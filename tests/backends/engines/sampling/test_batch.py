@@ -206,6 +206,18 @@ def test_a_row_does_not_depend_on_its_neighbours(seed: int, order: list[int]) ->
     assert together == [alone[row] for row in order]
 
 
+def test_a_low_temperature_is_what_it_is_beside_a_dynamic_one() -> None:
+    logits = torch.tensor([[0.0, -1e-4, *[-40.0] * 766]])
+    dynamic = Sampling(seed=1, min_temp=0.5, max_temp=2.0)
+    for seed in range(30):
+        low = Sampling(seed=seed, temperature=2e-5)
+        alone = SamplerBatch([state(low)], context()).draw(logits)
+        assert (
+            SamplerBatch([state(low), state(dynamic)], context()).draw(logits.expand(2, -1))[:1]
+            == alone
+        )
+
+
 @pytest.mark.parametrize("seed", [7, None])
 def test_draws_follow_the_probabilities(seed: int | None) -> None:
     logits = torch.full((1, 768), -40.0)
