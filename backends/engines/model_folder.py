@@ -35,10 +35,11 @@ GROUPS = ("mamba_n_groups", "mamba_ngroups", "n_groups")
 KERNELS = ("mamba_d_conv", "linear_conv_kernel_dim", "conv_kernel", "conv_L_cache")
 
 
-def counts(text: Fields, layers: int, *, heads: bool) -> tuple[int, int]:
-    """How many of the layers keep keys and values, and how many a state; one may keep both.
-    `heads`: whether the configuration names any of attention.
+def _kept(text: Fields) -> tuple[int, int]:
+    """How many layers keep keys and values, and how many a state; one may keep both. Raises
+    LoadFailed.
     """
+    layers, heads = _layers(text), any(text.get(name) for name in HEADS)
     if kinds := next((text[name] for name in KINDS if text.get(name)), None):
         return _of_kinds(kinds)
     if pattern := text.get(PATTERN):
@@ -395,12 +396,6 @@ def number(config: Fields, name: str) -> int:
     return first_number(config, (name,), 0)
 
 
-def _kept(text: Fields) -> tuple[int, int]:
-    """How many layers keep keys and values, and how many states."""
-    heads = any(text.get(name) for name in HEADS)
-    return counts(text, _layers(text), heads=heads)
-
-
 DEFAULT, TOOL_USE = "default", "tool_use"
 
 
@@ -438,8 +433,7 @@ ENCODERS = frozenset(
 )
 # Positions are counted from behind the padding token's id, so that some can't be used.
 OFFSET = frozenset({"roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "xmod"})
-POOLINGS = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
-# Before release 5 each had a switch of its own.
+# Poolings; before release 5 each had a switch of its own.
 SWITCHES: Mapping[str, str] = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -477,7 +471,7 @@ class EncoderSteps(msgspec.Struct, frozen=True, kw_only=True):
     task: Task
     length: int | None = None  # tokens of one text; None: as many as the model has positions
     lower: bool = False  # the text in lower case
-    pooling: tuple[str, ...] = ()  # of `POOLINGS`, their vectors one after the other
+    pooling: tuple[str, ...] = ()  # their vectors one after the other
     dense: tuple[Dense, ...] = ()
     normalized: bool = False
     prompts: Mapping[str, str] = {}
@@ -556,7 +550,11 @@ def _pooling(path: Path) -> tuple[str, ...]:
     modes = [named] if isinstance(named, str) else named
     if modes is None:
         modes = [mode for switch, mode in SWITCHES.items() if config.get(switch)] or ["mean"]
-    if not isinstance(modes, list) or not modes or any(mode not in POOLINGS for mode in modes):
+    if (
+        not isinstance(modes, list)
+        or not modes
+        or any(mode not in SWITCHES.values() for mode in modes)
+    ):
         raise UnsupportedModel(f"{path} has an unsupported pooling: {named!r}")
     return tuple(modes)
 

@@ -51,8 +51,7 @@ class ExLlamaEngine(VocabularyTokenizer):
             pictures = self._loaded.pictures
             assert pictures is not None  # else the driver refuses pictures
             with torch.inference_mode():
-                seen = pictures.prepare(job)
-            running.prompt, running.embeddings = seen.prompt, seen.embeddings
+                running.prompt, running.embeddings = pictures.prepare(job)
         room = self.info.context_length - len(running.prompt)
         running.limit = min(job.max_tokens or room, room)
         return running

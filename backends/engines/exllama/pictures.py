@@ -19,13 +19,6 @@ from backends.contract.protocol import Generation, Image
 REMEMBERED = 32  # pictures; a conversation sends its pictures again at every turn
 
 
-class PromptWithImages(msgspec.Struct, frozen=True):
-    """A prompt in the generator's form: ids of embeddings where pictures stand."""
-
-    prompt: list[int]
-    embeddings: list[Any]
-
-
 class ImageEncoder(msgspec.Struct, frozen=True, kw_only=True):
     """A library's image encoder."""
 
@@ -43,8 +36,9 @@ class ImageEmbeddings:
         # The same picture keeps its ids, so that its part of the KV cache is found again.
         self._embedding = lru_cache(REMEMBERED)(partial(_embedded, encoder))
 
-    def prepare(self, job: Generation) -> PromptWithImages:
-        """Raises InvalidJob for a picture that is too large, or when there are not as many
+    def prepare(self, job: Generation) -> tuple[list[int], list[Any]]:
+        """The prompt in the generator's form, with ids of embeddings where pictures stand, and
+        these. Raises InvalidJob for a picture that is too large, or when there are not as many
         placeholders as pictures.
         """
         self._check(job)
@@ -57,7 +51,7 @@ class ImageEmbeddings:
                 )
             else:
                 prompt.append(token)
-        return PromptWithImages(prompt, embeddings)
+        return prompt, embeddings
 
     def _check(self, job: Generation) -> None:
         longest, places = self._encoder.longest, job.prompt.count(self._encoder.placeholder)

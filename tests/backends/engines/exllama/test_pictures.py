@@ -124,7 +124,8 @@ START, PAD, END, ROWS = 1, 2, 3, [10, 11]
 
 def seen(prompt: tuple[int, ...], ids: list[int], longest: int | None = None) -> list[int]:
     eye = ImageEncoder(embed=lambda _: ids, ids=list, placeholder=PAD, longest=longest)
-    return ImageEmbeddings(eye).prepare(Generation(prompt=prompt, images=(picture(5),))).prompt
+    seen, _ = ImageEmbeddings(eye).prepare(Generation(prompt=prompt, images=(picture(5),)))
+    return seen
 
 
 def test_markers_that_the_template_writes_are_not_repeated() -> None:
