@@ -15,6 +15,7 @@ import structlog
 from litestar import Litestar, Request
 from litestar.datastructures import Headers
 from litestar.exceptions import ImproperlyConfiguredException
+from litestar.handlers import HTTPRouteHandler, WebsocketRouteHandler
 from litestar.routes import HTTPRoute, WebSocketRoute
 from litestar.types import ASGIApp, Receive, Scope, Send
 
@@ -285,18 +286,18 @@ def _admit(scope: Scope, keys: Authenticator) -> None:
 def require_declared(app: Litestar) -> None:
     """Raises ImproperlyConfiguredException where a route doesn't say whom it is for."""
     for route in app.routes:
-        if (
-            isinstance(route, WebSocketRoute)
-            and route.route_handler.opt.get("access") not in RIGHTS
-        ):
-            raise ImproperlyConfiguredException(f"WebSocket {route.path} declares no right")
-        handlers = route.route_handlers if isinstance(route, HTTPRoute) else ()
+        handlers: Sequence[HTTPRouteHandler | WebsocketRouteHandler] = ()
+        match route:
+            case HTTPRoute():
+                handlers = route.route_handlers
+            case WebSocketRoute():
+                handlers = (route.route_handler,)
         for handler in handlers:
-            if handler.http_methods != {"OPTIONS"} and handler.opt.get("access") not in RIGHTS:
-                names = " ".join(sorted(handler.http_methods))
+            methods = getattr(handler, "http_methods", {"WEBSOCKET"})
+            if methods != {"OPTIONS"} and handler.opt.get("access") not in RIGHTS:
                 raise ImproperlyConfiguredException(
-                    f"{names} {route.path} ({handler.handler_name}) declares no right: "
-                    f"give its decorator access=, one of {', '.join(RIGHTS)}"
+                    f"{' '.join(sorted(methods))} {route.path} ({handler.handler_name}) declares "
+                    f"no right: give its decorator access=, one of {', '.join(RIGHTS)}"
                 )
 
 

@@ -320,17 +320,13 @@ class Metrics:
 
 
 class _AtScrape(Collector):
-    """What is read when it is asked for."""
+    """What is read when it is asked for; not when it is registered, for it may not run yet."""
 
     def __init__(self, families: Callable[[], Iterable[Metric]]) -> None:
         self._families = families
 
     def collect(self) -> Iterable[Metric]:
         return self._families()
-
-    def describe(self) -> Iterable[Metric]:
-        """Nothing: registering must not ask what isn't running yet."""
-        return ()
 
 
 def _residents(statuses: Sequence[ModelStatus]) -> Iterator[Metric]:

@@ -15,7 +15,7 @@ from gateway.dialects.dialect import body
 from gateway.dialects.openai import envelope
 from gateway.http.errors import headers, refusal
 from gateway.http.request_log import ID_HEADER
-from gateway.http.sse import encoded
+from gateway.http.sse import Plain
 from gateway.terms.errors import GatewayError, InternalError, NotFound
 
 log = structlog.get_logger()
@@ -35,7 +35,7 @@ def refusing(note: Callable[[str, str, str], None]) -> Callable[[ASGIApp], ASGIA
             if (reason := refusal(error)) is not None:
                 client = scope["client"]
                 note(reason, client[0] if client else "", f"WEBSOCKET {scope['path_template']}")
-            await refuse(error, scope, send)
+            await refuse(error, scope, receive, send)
 
     return lambda app: partial(guarded, app)
 
@@ -59,7 +59,7 @@ class Upgrades:
             is_refused = message["type"] == "websocket.close" and not decided
             decided = True
             if is_refused:
-                await refuse(_why_closed(scope), scope, send)
+                await refuse(_why_closed(scope), scope, receive, send)
             else:
                 await send(message)
 
@@ -73,16 +73,9 @@ def _why_closed(scope: Scope) -> GatewayError:
     return InternalError("Internal server error; see the server's log.")
 
 
-async def refuse(error: GatewayError, scope: Scope, send: Send) -> None:
+async def refuse(error: GatewayError, scope: Scope, receive: Receive, send: Send) -> None:
     """Answer the request for a socket, which is not opened."""
-    answer = body(envelope(error))
-    given = {
-        "content-type": "application/json",
-        "content-length": str(len(answer)),
-        "connection": "close",
-        ID_HEADER: uuid.uuid4().hex,
-        **headers(error),
-    }
+    given = {"connection": "close", ID_HEADER: uuid.uuid4().hex, **headers(error)}
     log.debug(
         "request",
         request=given[ID_HEADER],
@@ -91,11 +84,10 @@ async def refuse(error: GatewayError, scope: Scope, send: Send) -> None:
         status=error.status_hint,
         outcome=error.code or error.type,
     )
-    start: Any = {
-        "type": "websocket.http.response.start",
-        "status": error.status_hint,
-        "headers": encoded(given),
-    }
-    await send(start)
-    end: Any = {"type": "websocket.http.response.body", "body": answer, "more_body": False}
-    await send(end)
+
+    async def answered(message: Any) -> None:
+        message["type"] = f"websocket.{message['type']}"
+        await send(message)
+
+    answer = Plain(body(envelope(error)), status=error.status_hint, headers=given)
+    await answer(scope, receive, answered)

@@ -75,7 +75,7 @@ async def converse(socket: AnySocket, services: Services) -> None:
             await socket.accept()
             await connection.run()
     except GatewayError as error:
-        await refuse(error, socket.scope, socket.send)
+        await refuse(error, socket.scope, socket.receive, socket.send)
 
 
 class Connection:
