@@ -250,12 +250,6 @@ def _unless_known(option: str, word: str, known: Collection[str], what: str) -> 
 
 def written(model: ModelConfig) -> str:
     """The lines of `models` that say the same: YAML, without options at their defaults."""
-    data = msgspec.to_builtins(model)
-    values = {
-        field.name: data[field.name]
-        for field in msgspec.structs.fields(ModelConfig)
-        if field.required or getattr(model, field.name) != field.default
-    }
-    empty = {name for name, value in values.items() if value in ({}, [])}
-    kept = {name: value for name, value in values.items() if name not in empty}
-    return yaml.safe_dump([kept], sort_keys=False, allow_unicode=True)
+    data, usual = msgspec.to_builtins(model), msgspec.to_builtins(ModelConfig(name=""))
+    said = {name: value for name, value in data.items() if value != usual[name]}
+    return yaml.safe_dump([said], sort_keys=False, allow_unicode=True)

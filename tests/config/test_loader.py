@@ -5,12 +5,13 @@ from typing import Any
 
 import msgspec
 import pytest
+import yaml
 
 from backends.contract.samplers import Sampling
 from config.engines import LlamaCppOptions, TransformersOptions
 from config.errors import MOST, ConfigError
 from config.loader import load_config, load_text, locate
-from config.models import options_for, sampling_for
+from config.models import options_for, sampling_for, written
 from config.settings import Config, KeyConfig, ModelConfig
 
 
@@ -442,3 +443,10 @@ def test_what_only_follows_from_a_mistake_is_none() -> None:
         load_text(text, Path("r.yaml"), {})
     told = [line.split(": ")[1] for line in str(refused.value).splitlines()]
     assert told == ["$.models[0].name", "$.models[1]"]
+
+
+def test_a_model_is_written_as_it_is_read() -> None:
+    model = ModelConfig(name="a", path="/a.gguf", ttl=-1, lora={}, keep_reasoning=False)
+    text = written(model)
+    assert list(yaml.safe_load(text)[0]) == ["name", "path", "ttl", "lora", "keep_reasoning"]
+    assert load_text(f"models:\n{text}", Path("r.yaml"), {}).models == (model,)
