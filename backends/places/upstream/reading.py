@@ -57,15 +57,9 @@ class _FurtherOfUsage(msgspec.Struct, frozen=True):
 _EMPTY: tuple[object, ...] = (UNSET, None, "", [], {})
 
 
-def _further(wire: msgspec.Struct, fields: tuple[str, ...]) -> dict[str, Any]:
-    found = ((name, getattr(wire, name)) for name in fields)
+def _further(wire: msgspec.Struct, kind: type[msgspec.Struct]) -> dict[str, Any]:
+    found = ((name, getattr(wire, name)) for name in kind.__struct_fields__)
     return {name: value for name, value in found if value not in _EMPTY}
-
-
-OF_CALLS = FurtherOfCall.__struct_fields__
-OF_MESSAGES = FurtherOfMessage.__struct_fields__
-_OF_ANSWERS = _FurtherOfAnswer.__struct_fields__
-_OF_USAGE = _FurtherOfUsage.__struct_fields__
 
 
 class StreamedCallWire(FurtherOfCall, frozen=True):
@@ -116,7 +110,7 @@ class CallOrder:
         call.name, call.index = function.name, self._named
         self._named += 1
         arguments = "".join(call.arguments)
-        return RemoteCall(call.index, call.id, call.name, arguments, _further(wire, OF_CALLS))
+        return RemoteCall(call.index, call.id, call.name, arguments, _further(wire, FurtherOfCall))
 
     def _begun(self, wire: StreamedCallWire) -> _GrowingCall:
         if len(self._open) == MOST_CALLS:
@@ -306,7 +300,7 @@ class AnswerReader:
             raise error
         deltas = map(self._delta, chunk.choices or ())
         events += [delta for delta in deltas if delta is not None]
-        if (answer := _further(chunk, _OF_ANSWERS)) and answer != self._answer:
+        if (answer := _further(chunk, _FurtherOfAnswer)) and answer != self._answer:
             self._answer = answer  # some servers repeat it in each chunk
             events.append(RemoteDelta(further=RemoteFurther(answer=answer)))
         if (usage := converted(chunk.usage, _Usage, strict=False)) is not None:
@@ -323,7 +317,7 @@ class AnswerReader:
         is_message = choice.message is not None
         finished = self._end(index, choice.finish_reason, is_whole=is_message)
         stop = choice.stop_reason if finished == "stop" else None
-        further = _further(message, OF_MESSAGES)
+        further = _further(message, FurtherOfMessage)
         delta = RemoteDelta(
             choice=index,
             reasoning=message.reasoning_content
@@ -445,7 +439,7 @@ def _usage(wire: _Usage) -> RemoteUsage:
         completion_tokens=_count(wire.completion_tokens),
         cached_tokens=_count(cached.cached_tokens if cached else 0),
         reasoning_tokens=_count(thought.reasoning_tokens if thought else 0),
-        further=_further(wire, _OF_USAGE),
+        further=_further(wire, _FurtherOfUsage),
     )
 
 
