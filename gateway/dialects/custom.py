@@ -92,7 +92,7 @@ def custom_call(call_id: str, name: str, text: str) -> ToolCall:
 
 _OPENED = re.compile(rf'\s*\{{\s*"{INPUT}"\s*:\s*"')
 _ESCAPE = re.compile(r"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\u....|\\.", re.DOTALL)
-_HALF = re.compile(r"\\u[dD][89abAB]..")  # of a pair, as `\ud83d\ude00`
+_HALF = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}")  # of a pair, as `\ud83d\ude00`
 # Text and escapes that are whole: half a pair is, once it can't become one any more.
 _WHOLE = re.compile(
     r"""(?: [^"\\]++ | \\[^u]

@@ -44,6 +44,7 @@ def test_it_comes_while_it_grows() -> None:
         ('{"input": 7}', '{"input": 7}'),
         ('{"input": "cut \\u00', "cut "),
         ('{"input": "\\ud83d rest"}', "� rest"),
+        ('{"input": "no \\ud8"}', "no "),
         ('{"input": "a", "more": "b"}', "a"),
         ("[1", "[1"),
     ],
