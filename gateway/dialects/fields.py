@@ -552,6 +552,7 @@ def _paths_below(value: Any, kind: inspect.Type, path: str) -> Iterator[str]:
                     yield f"{path}.{name}"[:LONGEST]
         case inspect.ListType(item_type=item_kind), list():
             for item in value:
-                yield from _paths_below(item, item_kind, f"{path}[]")
+                if isinstance(item, dict | list):  # of texts and token ids there may be a million
+                    yield from _paths_below(item, item_kind, f"{path}[]")
         case _:
             return
