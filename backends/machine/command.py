@@ -120,12 +120,15 @@ class Process:
         try:
             async with asyncio.timeout(self.command.stop_timeout + BEYOND):
                 await self._child.wait()
-        except TimeoutError:  # the guardian was stopped itself
+                await asyncio.wait(self._tasks)
+        except TimeoutError:  # the guardian was stopped itself, or killed: its pipes have no end
             log.warning("a command could not be stopped", model=self.command.name)
             with suppress(ProcessLookupError):
                 self._child.kill()
-            await self._child.wait()
-        await asyncio.wait(self._tasks)
+            await self.ended.wait()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks)
         self._control.close()
 
     async def _follow(self, reader: asyncio.StreamReader) -> None:
