@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeAlias, TypeVar, cast
 
 import anyio
 import msgspec
@@ -98,6 +98,9 @@ class LastWords(Output, asyncio.Protocol):
         tell(str(record.pop("event")), **{"model": self._name, **record})
 
 
+Begun: TypeAlias = "tuple[int, asyncio.Future[int | None]]"  # a process, and its status: `ended`
+
+
 class Child(msgspec.Struct, frozen=True):
     """A worker that has begun. `ended`: its status, as `subprocess` counts; None: not known."""
 
@@ -137,7 +140,7 @@ class LauncherProcess:
             )
         self._control.settimeout(0)
         self._rest = b""
-        self._begun: deque[asyncio.Future[int]] = deque()  # in the order they were asked for
+        self._begun: deque[asyncio.Future[Begun]] = deque()  # in the order they were asked for
         self._ended: dict[int, asyncio.Future[int | None]] = {}
         self.open = True
         self._loop.add_reader(self._control, self._read)
@@ -146,19 +149,19 @@ class LauncherProcess:
         """A worker that waits for its first command. Raises LoadFailed."""
         ours, theirs = socket.socketpair()
         errors, written = os.pipe()
-        begun: asyncio.Future[int] = self._loop.create_future()
+        begun: asyncio.Future[Begun] = self._loop.create_future()
         try:
             with theirs:
                 self._ask(theirs.fileno(), written)
             self._begun.append(begun)  # only what was asked for is answered
-            pid = await begun
+            pid, ended = await begun
         except BaseException:  # a worker without a connection ends
             ours.close()
             os.close(errors)
             raise
         finally:
             os.close(written)
-        return Child(pid, ours, errors, self._ended[pid])
+        return Child(pid, ours, errors, ended)
 
     def _ask(self, connection: int, errors: int) -> None:
         """For a worker with these. Raises LoadFailed where the launcher has ended meanwhile."""
@@ -201,8 +204,8 @@ class LauncherProcess:
 
     def _note(self, pid: int, status: int) -> None:
         if status == RUNS:
-            self._ended[pid] = self._loop.create_future()
-            settle(self._begun.popleft(), pid)
+            ended = self._ended[pid] = self._loop.create_future()
+            settle(self._begun.popleft(), (pid, ended))
         else:
             self._ended.pop(pid).set_result(status)
 

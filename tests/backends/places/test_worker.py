@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 import bundled
+from backends.contract.catalog import BACKENDS
 from backends.contract.errors import (
     BackendError,
     EngineLost,
@@ -19,9 +20,10 @@ from backends.contract.errors import (
     LoadFailed,
     OutOfMemory,
 )
+from backends.contract.framing import RUNS
 from backends.contract.protocol import Generation, Image, Pixels, Progress
 from backends.places.container import PortContainer
-from backends.places.worker import LastWords, WorkerPort, Workers
+from backends.places.worker import LastWords, LauncherProcess, WorkerPort, Workers
 from config.engines import (
     EngineOptions,
     LlamaCppOptions,
@@ -333,6 +335,25 @@ async def test_a_load_that_is_cancelled_while_its_launcher_begins_leaves_no_proc
         while workers_of(os.getpid()) != [pid_of(container)]:
             await anyio.sleep(0.01)
         await container.aclose()
+
+
+async def test_a_worker_that_has_ended_before_anybody_looks_is_known_to_have() -> None:
+    """Both reports of it are read at once: the event loop was busy."""
+    launcher = LauncherProcess(BACKENDS["scripted"])
+    async with anyio.create_task_group() as tasks:
+
+        async def launch() -> None:
+            child = await launcher.launch()
+            assert (child.pid, child.ended.result()) == (7, -signal.SIGKILL)
+            child.connection.close()
+            os.close(child.errors)
+
+        tasks.start_soon(launch)
+        await anyio.wait_all_tasks_blocked()
+        asyncio.get_running_loop().remove_reader(launcher._control)  # noqa: SLF001
+        launcher._note(7, RUNS)  # noqa: SLF001
+        launcher._note(7, -signal.SIGKILL)  # noqa: SLF001
+    launcher.close()
 
 
 async def test_progress_is_reported(workers: Workers) -> None:
