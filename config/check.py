@@ -117,6 +117,8 @@ LARGEST = 10**6  # a greater limit is no limit of the option's, but of a 32 bit 
 def _problem(data: object, kind: Kind) -> str:
     """What is wrong with a leaf, and what to write."""
     word, plain = str(data), types(kind)
+    if mapping_in(kind) is not None and plain <= {type(None)}:
+        return f"expected options by name, got {_named(data)}"
     if isinstance(data, str) and (known := words(kind)):
         return f"{data!r} is not valid; {suggestion(data, known)}"
     if bool in plain and word.lower() in YES + NO:

@@ -99,6 +99,18 @@ models:
     ("a: *b", "1: $: not YAML: found undefined alias"),
     ("a: &a [*a]", " $: a part of it contains itself"),
     ("a: !!python/name:os.system", "1: $: not YAML: could not determine a constructor"),
+    (
+        "engines: {command: {env: secret}}",
+        "1: $.engines.command.env: expected options by name, got a text",
+    ),
+    (
+        "models: [{name: one, path: /one, options: secret}]",
+        "1: $.models[0].options: expected options by name, got a text",
+    ),
+    (
+        "upstreams: [{name: one, urls: ['http://one'], set: secret}]",
+        "1: $.upstreams[0].set: expected options by name, got a text",
+    ),
     ("server: true", "1: $.server: expected options by name, got true or false"),
     ("model_dirs: {}", "1: $.model_dirs: expected a list, got options by name"),
     ("server: {port: 010}", "1: $.server.port: expected a whole number from 0 to 65535, got '010'"),
