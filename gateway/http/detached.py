@@ -12,7 +12,6 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from itertools import chain
 from typing import Generic, TypeVar
 
 import anyio
@@ -57,7 +56,7 @@ class DetachedAnswer:
         self.events = 0  # ever sent; comments are none
         self._lost_events = 0
         self._most_bytes = most_bytes
-        self._parts: deque[bytes] = deque()  # whole events and comments each
+        self._frames: deque[bytes] = deque()  # an event or a comment each
         self._changed = Signal()
 
     async def collect(self, app: ASGIApp) -> None:
@@ -81,16 +80,15 @@ class DetachedAnswer:
 
     def take(self, part: bytes) -> None:
         """Some more of it: whole events and comments."""
-        if not part:
-            return
-        self._parts.append(part)
+        frames = _frames_of(part)
+        self._frames.extend(frames)
         self.size += len(part)
         self.kept += len(part)
-        self.events += _events_in(part)
+        self.events += sum(map(_is_event, frames))
         while self.kept > self._most_bytes:
-            lost = self._parts.popleft()
+            lost = self._frames.popleft()
             self.kept -= len(lost)
-            self._lost_events += _events_in(lost)
+            self._lost_events += _is_event(lost)
         self._changed.give()
 
     def end(self) -> None:
@@ -122,7 +120,7 @@ class DetachedAnswer:
         if event > self.events:
             raise InvalidRequest.at("from_event", "No such event.")
         left, place = event - self._lost_events, self.size - self.kept
-        for frame in chain.from_iterable(map(_frames_of, self._parts)):
+        for frame in self._frames:
             if not left and _is_event(frame):
                 return place
             place += len(frame)
@@ -151,11 +149,11 @@ class DetachedAnswer:
     def sent(self, place: int = 0) -> bytes:
         """What was sent from byte `place` on until now."""
         left, rest = self.size - place, list[bytes]()
-        for part in reversed(self._parts):
+        for frame in reversed(self._frames):
             if left <= 0:
                 break
-            rest.append(part[-left:])
-            left -= len(part)
+            rest.append(frame[-left:])
+            left -= len(frame)
         return b"".join(reversed(rest))
 
 
@@ -166,15 +164,13 @@ async def receive_nothing() -> HTTPDisconnectEvent:
 
 
 def _frames_of(part: bytes) -> list[bytes]:
-    return [frame + b"\n\n" for frame in part.split(b"\n\n")[:-1]]
+    """Its events and comments; of a body that is no stream, all of it."""
+    *frames, rest = part.split(b"\n\n")
+    return [*(frame + b"\n\n" for frame in frames), *filter(None, [rest])]
 
 
 def _is_event(frame: bytes) -> bool:
-    return not frame.startswith(b":")
-
-
-def _events_in(part: bytes) -> int:
-    return part.count(b"\n\n") - part.count(b"\n\n:") - part.startswith(b":")
+    return frame.endswith(b"\n\n") and not frame.startswith(b":")
 
 
 def _lost(param: str) -> InvalidRequest:
