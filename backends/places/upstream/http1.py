@@ -86,7 +86,8 @@ class Resolver(msgspec.Struct, eq=False):
 
 class ResolvedFirst(httpx.AsyncBaseTransport):
     """httpx's own transport, which is asked only for names that are known to have addresses: it
-    looks names up on the event loop's four threads. `proxy`: connections go there.
+    looks names up on the event loop's four threads. It is asked again where a connection was closed
+    while it was kept. `proxy`: connections go there.
     """
 
     def __init__(self, transport: httpx.AsyncBaseTransport, proxy: str | None = None) -> None:
@@ -97,6 +98,19 @@ class ResolvedFirst(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         limit = request.extensions["timeout"]["connect"]
         await resolved(self._resolver, self._proxy or request.url.host, limit)
+        is_new = False
+
+        async def note(step: str, _about: object) -> None:
+            nonlocal is_new
+            is_new |= step == "connection.connect_tcp.started"
+
+        request.extensions["trace"] = note
+        try:
+            return await self._transport.handle_async_request(request)
+        except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError) as error:
+            if is_new or "StreamReset" in str(error):  # HTTP/2: this request, not its connection
+                raise
+        # As with connections of our own: the request was not read.
         return await self._transport.handle_async_request(request)
 
     async def aclose(self) -> None:

@@ -18,6 +18,7 @@ from h2.connection import H2Connection
 from h2.events import DataReceived, StreamEnded
 
 from backends.contract.errors import UpstreamError
+from backends.places.upstream.upstream import UpstreamModel
 from tests.backends.places.upstream import far as other
 from tests.backends.places.upstream.far import Far, event, far, silent, streams, text
 from tests.backends.places.upstream.test_relay import answer, asking, content
@@ -159,15 +160,72 @@ async def test_a_proxy_that_is_gone_is_not_passed_by() -> None:
     assert one.asked == []
 
 
+class LeavingProxy:
+    """Answers itself, and closes a connection when the next request is on its way on it."""
+
+    def __init__(self) -> None:
+        self.connections = self.asked = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        with suppress(asyncio.IncompleteReadError):
+            await self._read(reader)
+            body = b"".join(map(event, text("here"))) + other.DONE
+            kind = f"content-type: {other.STREAM}\r\ncontent-length: {len(body)}"
+            writer.write(f"HTTP/1.1 200 OK\r\n{kind}\r\n\r\n".encode() + body)
+            await self._read(reader)
+        writer.close()
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        size = head.lower().partition(b"content-length: ")[2].split()[0]
+        await reader.readexactly(int(size))
+        self.asked += 1
+
+
+async def test_a_connection_to_a_proxy_that_was_closed_while_it_was_kept_is_made_anew() -> None:
+    proxy, place = LeavingProxy(), Far(silent)
+    place.url = "http://far.example/v1"
+    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server, asking(place, proxy=url) as model:
+        answers = [content(await answer(model)) for _ in range(2)]
+
+    assert answers == ["here"] * 2
+    assert (proxy.connections, proxy.asked) == (2, 3)
+
+
+async def test_a_new_connection_to_a_proxy_that_is_closed_is_not_made_again() -> None:
+    asked = []
+
+    async def leave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.close()
+
+    place = Far(silent)
+    place.url = "http://far.example/v1"
+    server = await asyncio.start_server(leave, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server, asking(place, proxy=url) as model:
+        with pytest.raises(UpstreamError):
+            await answer(model)
+
+    assert len(asked) == 1  # it may have been read
+
+
 # ------------------------------------------------------------------------------------------ HTTP/2
 
 
 class Http2Server:
-    """Answers once two requests are there, so that both must come over one connection."""
+    """Answers once several requests are there, so that all must come over one connection, or each
+    at once, and closes the connection then. `resets`: it answers a connection's first one alone.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, together: int, *, resets: bool = False) -> None:
         self.url = ""
-        self.connections = 0
+        self.connections = self.resets = 0
+        self._resets = resets
+        self._together = together
         self._waiting: list[int] = []
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -182,23 +240,31 @@ class Http2Server:
                         connection.acknowledge_received_data(size, stream)
                     case StreamEnded(stream_id=int(stream)):
                         self._waiting.append(stream)
-            if len(self._waiting) == 2:
-                for stream in self._waiting:
-                    self._answer(connection, stream)
-                self._waiting.clear()
+            is_answered = len(self._waiting) == self._together
+            for stream in self._waiting if is_answered else ():
+                self._answer(connection, stream)
             writer.write(connection.data_to_send())
             await writer.drain()
+            if is_answered:
+                self._waiting.clear()
+                if self._together == 1 and not self._resets:
+                    break
         writer.close()
 
     def _answer(self, connection: H2Connection, stream: int) -> None:
+        if self._resets and stream > 1:
+            self.resets += 1
+            connection.reset_stream(stream)
+            return
         connection.send_headers(stream, [(":status", "200"), ("content-type", other.STREAM)])
         for one in text("two", " of", " them"):
             connection.send_data(stream, event(one))
         connection.send_data(stream, other.DONE, end_stream=True)
 
 
-async def test_two_answers_share_a_connection_of_http2(certified: Certified) -> None:
-    one, tls = Http2Server(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+@asynccontextmanager
+async def speaking_http2(one: Http2Server, certified: Certified) -> AsyncIterator[UpstreamModel]:
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(certified.ca_file, str(Path(certified.ca_file).with_name("key.pem")))
     tls.set_alpn_protocols(["h2"])
     server = await asyncio.start_server(one.serve, "127.0.0.1", 0, ssl=tls)
@@ -206,10 +272,36 @@ async def test_two_answers_share_a_connection_of_http2(certified: Certified) -> 
     place.url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
     try:
         async with asking(place, ca_file=certified.ca_file, http2=True) as model:
-            async with asyncio.timeout(HANG):
-                answers = await asyncio.gather(answer(model), answer(model))
+            yield model
     finally:
         server.close()
 
+
+async def test_two_answers_share_a_connection_of_http2(certified: Certified) -> None:
+    one = Http2Server(together=2)
+    async with speaking_http2(one, certified) as model, asyncio.timeout(HANG):
+        answers = await asyncio.gather(answer(model), answer(model))
+
     assert [content(each) for each in answers] == ["two of them"] * 2
     assert one.connections == 1
+
+
+async def test_a_connection_of_http2_that_was_closed_while_it_was_kept_is_made_anew(
+    certified: Certified,
+) -> None:
+    one = Http2Server(together=1)
+    async with speaking_http2(one, certified) as model:
+        answers = [content(await answer(model)) for _ in range(3)]
+
+    assert answers == ["two of them"] * 3
+    assert one.connections == 3
+
+
+async def test_a_request_of_http2_that_is_reset_is_not_made_again(certified: Certified) -> None:
+    one = Http2Server(together=1, resets=True)
+    async with speaking_http2(one, certified) as model:
+        assert content(await answer(model)) == "two of them"
+        with pytest.raises(UpstreamError):
+            await answer(model)
+
+    assert one.resets == 1
