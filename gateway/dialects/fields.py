@@ -292,7 +292,8 @@ class Fields(msgspec.Struct, frozen=True):
         """Fields that none of the structs reads, or of the names is, also below those that they
         read: the first `MOST_NAMED` of either. Empty values ask for nothing.
         """
-        config = self.values.get("generation_config") or {}
+        given = self.values.get("generation_config")
+        config = given if isinstance(given, dict) else {}  # not all bodies have it read
         read, config_read = names_of(*known, HARMLESS), GENERATION_CONFIG.keys() | CONFIG_HARMLESS
         names = (
             *(self.prefix + self.spelled.get(name, name) for name in _asking(self.values, read)),

@@ -32,6 +32,13 @@ def test_tokenize_reads_both_forms(body: dict[str, Any], text: str, add_bos: boo
     assert (order.text, order.add_bos) == (text, add_bos)
 
 
+@pytest.mark.parametrize("value", [5, "{", [1], {"mood": "good"}])
+def test_what_no_tokenizer_reads_is_passed_over(value: object) -> None:
+    body = {"content": "a", "generation_config": value, "mood": 1}
+    _, left = wire.read_text(msgspec.json.encode(body), wire.Tokenize)
+    assert left[-1].name == "mood"
+
+
 @pytest.mark.parametrize("model", ["undefined", "", None])
 def test_what_frontends_send_for_no_model_is_no_model(model: str | None) -> None:
     body = msgspec.json.encode({"model": model, "tokens": [1]})
