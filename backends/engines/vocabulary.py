@@ -8,9 +8,10 @@ call it.
 import json
 import math
 import re
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from functools import cached_property, lru_cache
+from functools import cache, lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -254,14 +255,17 @@ class HfVocabulary(Vocabulary):
         self.tokenizer = whole_tokenizer(folder / "tokenizer.json")
         self._plain = whole_tokenizer(folder / "tokenizer.json")
         self._plain.encode_special_tokens = True
-        self._long_marked = LongText(self.tokenizer, lambda: self._neighbours)
-        self._long_plain = LongText(self._plain, lambda: self._neighbours)
+        # What had itself would stay until a full collection of garbage, which is rare in a server.
+        this = weakref.proxy(self)
+        neighbours = cache(partial(HfVocabulary._neighbours, this))
+        self._long_marked = LongText(self.tokenizer, neighbours)
+        self._long_plain = LongText(self._plain, neighbours)
+        self.containing = lru_cache(_LISTS_KEPT)(partial(HfVocabulary._containing, this))
         added = self.tokenizer.get_added_tokens_decoder()
         self._added = {id_: token.content for id_, token in added.items()}
         description = json.loads(self.tokenizer.to_str())
         self._spell = _speller(description)
         self.longest_token_bytes = longest_token_bytes(description)
-        self.containing = lru_cache(_LISTS_KEPT)(self._containing)
         self.special = self._special(folder)
         ends = (*_named_ends(folder), *self._known_ends())
         self.ends = frozenset(id_ for id_ in ends if 0 <= id_ < size)
@@ -283,7 +287,6 @@ class HfVocabulary(Vocabulary):
         id_: int | None = self.tokenizer.token_to_id(text)
         return id_
 
-    @cached_property
     def _neighbours(self) -> frozenset[tuple[int, int]]:
         """Every two bytes that stand side by side in a token."""
         pieces = map(self._read_piece, range(self.tokenizer.get_vocab_size()))

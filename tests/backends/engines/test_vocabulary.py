@@ -12,6 +12,7 @@ pytest.importorskip("tokenizers")
 import bundled
 from backends.contract.errors import LoadFailed
 from backends.engines.vocabulary import HfVocabulary
+from tests.backends.places.workers import uncollected
 
 TINY = HfVocabulary(bundled.SAFETENSORS, 768)
 
@@ -82,3 +83,13 @@ def test_a_broken_tokenizer_is_reported(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(LoadFailed, match=r"tokenizer.json is not a usable tokenizer"):
         HfVocabulary(tmp_path, 4)
+
+
+def test_it_is_gone_with_its_last_user() -> None:
+    with uncollected():
+        vocabulary = HfVocabulary(bundled.SAFETENSORS, 768)
+        vocabulary.tokenize("A word and ", special=False)
+        assert vocabulary.containing((":",)) == vocabulary.containing((":",))
+        kept = weakref.ref(vocabulary)
+        del vocabulary
+        assert kept() is None
