@@ -110,7 +110,7 @@ class Process:
         self._withheld = not self.command.logged
 
     async def stop(self) -> None:
-        """It and all that it started is gone when this returns."""
+        """It and all that it started is gone when this returns, if its guardian wasn't killed."""
         self._stops = True
         if self.talk is not None:
             self.talk.close()

@@ -338,13 +338,14 @@ def read_fields(body: bytes) -> Fields:
 
 
 def given_fields(wire: Mapping[str, Any], names: Mapping[str, str] = {}) -> Fields:
-    """The fields of an object as they are. `names`: ours of those that one API alone calls so."""
+    """The fields of an object as they are. `names`: ours of those that one API alone calls so; one
+    that stands beside ours is none of them.
+    """
     values = {name: value for name, value in wire.items() if value is not None}
     spelled: dict[str, str] = {}
     for name in names.keys() & values.keys():
-        value = values.pop(name)
         if (ours := names[name]) not in values:
-            values[ours], spelled[ours] = value, name
+            values[ours], spelled[ours] = values.pop(name), name
     return Fields(values, spelled)
 
 

@@ -8,7 +8,15 @@ import msgspec
 import pytest
 
 from gateway.dialects import anthropic, ollama, openai, rerank, responses
-from gateway.dialects.fields import COUNTS, ORDER, SORTS, check_size, json_object, order_object
+from gateway.dialects.fields import (
+    COUNTS,
+    ORDER,
+    SORTS,
+    check_size,
+    given_fields,
+    json_object,
+    order_object,
+)
 from gateway.dialects.responses.stored import read_conversation
 from gateway.terms.errors import GatewayError, InvalidRequest, TooLarge
 
@@ -109,3 +117,9 @@ def test_what_no_struct_reads_is_said_below_lists_too() -> None:
 
 def test_without_a_body_an_order_is_empty() -> None:
     assert order_object(b" ") == {}
+
+
+def test_of_a_field_under_two_names_the_other_one_is_said() -> None:
+    fields = given_fields({"p": 0.1, "top_p": 0.2, "k": 3}, {"p": "top_p", "k": "top_k"})
+    assert fields.values == {"p": 0.1, "top_p": 0.2, "top_k": 3}
+    assert [field.name for field in fields.unapplied(("top_p", "top_k"))] == ["p"]
