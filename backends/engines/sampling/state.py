@@ -82,8 +82,8 @@ _ELSE = 0x5851F42D4C957F2D  # another stream of random numbers for the same seed
 
 
 class SamplingContext:
-    """What all jobs of a model share: the vocabulary's size and ends, the tensors' device, the
-    random numbers of jobs without a seed.
+    """What all jobs of a model share: its vocabulary, the tensors' device, the random numbers of
+    jobs without a seed.
     """
 
     def __init__(self, vocabulary: HfVocabulary, device: torch.device) -> None:
@@ -91,7 +91,7 @@ class SamplingContext:
         self.ends = [token for token in sorted(vocabulary.ends) if token < vocabulary.size]
         self.device = device
         self.on_host = device.type == "cpu"
-        self.breakers = vocabulary.containing
+        self.vocabulary = vocabulary
         self.seeds = random.SystemRandom()
         self.generator = torch.Generator(device)  # for all jobs without a seed
         self.generator.seed()
@@ -115,7 +115,8 @@ class SamplerState:
         self._adds = "penalties" in used and bool(adds)
         self.dry: Dry | None = None
         if sampling.dry_multiplier and "dry" in used:
-            self.dry = Dry(sampling, context.breakers(sampling.dry_sequence_breakers))
+            breakers = context.vocabulary.containing(sampling.dry_sequence_breakers)
+            self.dry = Dry(sampling, breakers)
         self.mask: Mask | None = None  # which tokens may be drawn; None: all
         self.banned: Collection[int] = ()  # at the next place alone
         self._least = job.min_tokens
