@@ -68,7 +68,7 @@ def test_neither_swaps_nor_killed_workers_change_what_is_said(tmp_path: Path) ->
     for model in config["models"]:
         model["options"] |= {"library": "ik", "context_length": 2048, "max_concurrent": 2}
     with served(tmp_path, config) as server:
-        first = {}
+        first: dict[tuple[str, str], str] = {}
         for number in range(SWAPS):
             name, text = ("left", "right")[number % 2], f"{number % 7} {kept.LONG * 10}"
             heard = kept.said(kept.asked(server.client, name, text))
