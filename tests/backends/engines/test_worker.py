@@ -23,6 +23,9 @@ def test_a_gateway_that_ends_with_a_report_unread_is_no_fault(tmp_path: Path) ->
         )
     control.close()
     gateway.settimeout(HANG)
-    gateway.recv(1, socket.MSG_PEEK)  # it is ready, and says so
+    ours, connection = socket.socketpair()
+    with ours, connection, Path(os.devnull).open("wb") as errors:
+        socket.send_fds(gateway, [b"."], [connection.fileno(), errors.fileno()])
+        gateway.recv(1, socket.MSG_PEEK)  # a worker was forked, and it says so
     gateway.close()
     assert (process.wait(HANG), (tmp_path / "said").read_text()) == (0, "")
