@@ -109,7 +109,7 @@ def test_every_api_gives_the_model_s_answer(api: str, server: Served) -> None:
 def test_a_stream_says_what_the_whole_says(server: Served) -> None:
     chunks = streamed(server, CHAT, {"messages": COUNT, **GREEDY})
     deltas = [chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks]
-    assert len([text for text in deltas if text]) > 3
+    assert len([text for text in deltas if text]) > 1  # tokens that wait for a busy loop are one
     assert "".join(deltas) == said(server, messages=COUNT)["message"]["content"]
 
 

@@ -28,10 +28,10 @@ from pathlib import Path
 from tests.backends.places.kept.test_store import made, opened
 with opened(Path(sys.argv[1])) as store:
     beginnings = store.beginnings("engine", "model")
-    print("ready", flush=True)
     for seed in range(int(sys.argv[2]), 1 << 30):
         beginnings.keep(made(seed % 50, version=seed), 0.0)
         store.flush()
+        print(seed, flush=True)
 """
 CROWDED = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (9_000, 9_000))\n"
 FULL = """
