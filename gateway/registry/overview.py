@@ -195,16 +195,20 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     load_seconds: float
 
 
-class Claimed(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model that is waited for will take of one device, in bytes."""
+class Portion(msgspec.Struct, frozen=True, kw_only=True):
+    """A model's bytes of one device."""
 
     model: str
     device: str
     size: int
 
 
-class HeldMemory(Claimed, frozen=True, kw_only=True):
-    """What one model holds on one device; the parts add up to it."""
+class Claimed(Portion, frozen=True, kw_only=True):
+    """What a model that is waited for will take."""
+
+
+class HeldMemory(Portion, frozen=True, kw_only=True):
+    """What a model in memory holds; the parts add up to it."""
 
     parts: Parts
 
