@@ -1,5 +1,7 @@
 """Parts of messages as both of OpenAI's APIs write them."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from gateway.dialects.fields import Fields
@@ -32,7 +34,9 @@ class PartWire(msgspec.Struct, frozen=True):
     image_url: ImageUrlWire | str | None = None
 
 
-def read_parts(fields: Fields, path: str, content: str | list[PartWire] | None) -> tuple[Part, ...]:
+def read_parts(
+    fields: Fields, path: str, content: str | Sequence[PartWire] | None
+) -> tuple[Part, ...]:
     """What a message, or the output of a tool, says. Raises InvalidRequest."""
     match content:
         case None | "":

@@ -136,7 +136,7 @@ def build(
     metrics.watch(registry, services.authenticator.roles, services.pipeline.turns.counts)
 
     def routers() -> list[Router]:
-        return [_Routes(api, services) for api in apis]
+        return [_ApiRouter(api, services) for api in apis]
 
     talks = [socket for api in apis for socket in api.sockets]
     front = [route for api in apis for route in api.front]  # they say themselves whose they are
@@ -182,7 +182,7 @@ def build(
     return app
 
 
-class _Routes(Router):
+class _ApiRouter(Router):
     """The routes of one API, for one application; errors have the API's own form."""
 
     def __init__(self, api: Api, services: Services) -> None:

@@ -59,19 +59,25 @@ Metadata: TypeAlias = Annotated[
 ]
 
 
+class ItemPartWire(PartWire, frozen=True):
+    """A part of an item. An image's address is a text here, and its detail stands beside it."""
+
+    image_url: str | None = None
+
+
 class ItemWire(msgspec.Struct, frozen=True, kw_only=True):
     """One item; `type` says which of the fields count. One with a role is a message."""
 
     type: str | None = None
     role: str | None = None
-    content: str | list[PartWire] | None = None
+    content: str | list[ItemPartWire] | None = None
     call_id: str | None = None
     name: str | None = None
     namespace: str | None = None
     arguments: str | None = None
     input: str | None = None
-    output: str | list[PartWire] | None = None
-    summary: list[PartWire] = []
+    output: str | list[ItemPartWire] | None = None
+    summary: list[ItemPartWire] = []
     encrypted_content: str | None = None
     text: str | None = None  # of a part that stands among the items
     image_url: str | None = None
