@@ -96,8 +96,8 @@ _HALF = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}")  # of a pair, as `\ud83d\ud
 # Text and escapes that are whole: half a pair is, once it can't become one any more.
 _WHOLE = re.compile(
     r"""(?: [^"\\]++ | \\[^u]
-    | \\u[dD][89abAB][0-9a-fA-F]{2} (?: \\u[dD][c-fC-F][0-9a-fA-F]{2} | (?!(\\(u.{0,3})?)?\Z) )
-    | \\u(?![dD][89abAB])[0-9a-fA-F]{4} )*""",
+    | \\u[dD][89abAB][0-9a-fA-F]{2} (?: \\u[dD][c-fC-F][0-9a-fA-F]{2} | (?!(?:\\(?:u.{0,3})?)?\Z) )
+    | \\u(?![dD][89abAB])[0-9a-fA-F]{4} )*+""",
     re.VERBOSE | re.DOTALL,
 )
 
