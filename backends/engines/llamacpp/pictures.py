@@ -32,7 +32,8 @@ class Chunk:
 
     def __init__(self, chunk: int) -> None:
         self._as_parameter_ = mtmd.mtmd_input_chunk_copy(chunk)
-        weakref.finalize(self, mtmd.mtmd_input_chunk_free, self._as_parameter_)
+        # Not at the process's end as well: the encoder may be at work on it then.
+        weakref.finalize(self, mtmd.mtmd_input_chunk_free, self._as_parameter_).atexit = False
 
 
 class CellsWithImages(msgspec.Struct):

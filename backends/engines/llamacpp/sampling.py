@@ -252,7 +252,8 @@ class Chain:
         variant: int = 0,
     ) -> None:
         self.pointer = api.llama_sampler_chain_init(api.llama_sampler_chain_default_params())
-        weakref.finalize(self, api.llama_sampler_free, self.pointer)
+        # Not at the process's end as well: the engine's thread may be drawing from it then.
+        weakref.finalize(self, api.llama_sampler_free, self.pointer).atexit = False
         self._least = max(0, job.min_tokens - len(answer))
         banned = banned if _leaves_some(banned, job.sampling, vocabulary) else ()
         self._banned = bool(banned)
