@@ -1,4 +1,4 @@
-"""A load warns where others may change a file while it is mapped."""
+"""Who else may write to a file, or to the folder that it is in."""
 
 import os
 import shutil
@@ -8,7 +8,6 @@ import pytest
 
 import bundled
 from backends.machine.writers import changeable
-from tests.served import Serve
 
 
 @pytest.fixture
@@ -50,16 +49,3 @@ def test_its_owner_may_write_too(model: Path) -> None:
     os.chown(model, 0, 12_345)
     model.chmod(0o664)
     assert changeable([model]) == model.resolve()
-
-
-@pytest.mark.parametrize("mapped", [True, False])
-def test_the_log_says_so_where_it_is_mapped(mapped: bool, model: Path, serve: Serve) -> None:
-    model.chmod(0o666)
-    entry = {"name": "m", "path": str(model), "preload": True, "options": {"mmap": mapped}}
-    server = serve({"models": [entry], "log": {"format": "json"}})
-    server.log.wait_for("model loaded")
-    warned = server.log.records("other users may write to a mapped model")
-    assert len(warned) == mapped
-    for record in warned:
-        assert record["writable"] == str(model.resolve())
-        assert "mmap: false" in record["remedy"]

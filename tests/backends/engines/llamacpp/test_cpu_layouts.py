@@ -11,7 +11,6 @@ from backends.contract.samplers import Sampling
 from backends.engines.llamacpp import cpu_layouts, files
 from backends.engines.llamacpp.cpu_layouts import CpuLayouts
 from backends.engines.llamacpp.gguf import Tensor
-from backends.engines.llamacpp.load_log import counted
 from backends.engines.llamacpp.recognition import recognise
 from config.engines import LlamaCppOptions
 from tests.backends import container_contract as contract
@@ -112,20 +111,6 @@ def test_an_embedding_beside_an_output_is_held_once() -> None:
     output = Tensor("output.weight", F16, (256, 64))
     assert cpu_layouts.added_bytes([embedding], AMX) == embedding.size
     assert cpu_layouts.added_bytes([embedding, output], AMX) == 0
-
-
-def test_a_mapping_counts_what_is_used_of_it() -> None:
-    log = [
-        "load_tensors:          AMX model buffer size =    16.00 MiB",
-        "load_tensors:   CPU_Mapped model buffer size =    15.00 MiB",
-        "llama_kv_cache:        CPU KV buffer size =     8.00 MiB",
-    ]
-    memory = counted(log, weights=20 << 20, projector=1 << 20)
-    assert memory is not None
-    assert (memory.weights, memory.cache) == (21 << 20, 8 << 20)
-    memory = counted(log[1:], weights=10 << 20, projector=0)  # what else uses it we don't know
-    assert memory is not None
-    assert memory.weights == 15 << 20
 
 
 @pytest.fixture(scope="module")
