@@ -274,16 +274,16 @@ async def _streamed(
     sse = EventReader(max_line=config.max_line, max_total=config.max_total)
     parts = body_of(response)
     async for part in parts:
-        for events in _read(sse.feed(part), reader):
+        for events in _events(sse.feed(part), reader):
             yield events
         if reader.is_done:
             await _finish(parts)
             return
-    for events in _read(sse.rest(), reader):
+    for events in _events(sse.rest(), reader):
         yield events
 
 
-def _read(payloads: Sequence[bytes], reader: RemoteReader) -> Iterator[Sequence[RemoteEvent]]:
+def _events(payloads: Sequence[bytes], reader: RemoteReader) -> Iterator[Sequence[RemoteEvent]]:
     """What came before an error is handed on first; what comes behind the end never is."""
     events: list[RemoteEvent] = []
     try:
