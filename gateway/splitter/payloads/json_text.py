@@ -32,6 +32,7 @@ SCALAR = re.compile(r"[\w.+-]*+")
 _INTEGER = re.compile(r"[+-]?\d++", re.ASCII)
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
 _PLAIN = {mark: re.compile(rf"[^{mark}\\]++") for mark in "'\""}
+_BEGUN_KEY = re.compile(r'(?:"[^"\\,{}\[\]<]*+(?:"\s*+)?)?')
 _CLOSING = {"{": "}", "[": "]", "(": ")"}
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
 HEX = re.compile(r"[0-9a-fA-F]")
@@ -202,10 +203,24 @@ def _ends(reader: Reader, closer: str, *, fresh: bool) -> Parsing[bool]:
 
 def _key(reader: Reader, notation: Notation) -> Parsing[str]:
     """A key as the inside of a JSON string."""
-    if notation.key is not None and not (yield from reader.looking_at(notation.quotes)):
+    if notation.key is not None and not (yield from _is_quoted(reader, notation.quotes)):
         return escaped((yield from reader.run(notation.key)).strip().strip("\"'"))
     mark = yield from reader.expect(*notation.quotes)
     return (yield from read_string(reader, mark, notation.copy_string))
+
+
+def _is_quoted(reader: Reader, quotes: tuple[str, ...]) -> Parsing[bool]:
+    """Whether a key stands between quote marks, a colon behind them. A mark that others don't match
+    is none: then a colon comes before what ends a value, or before a string.
+    """
+    if not (yield from reader.looking_at(quotes)):
+        return False
+    begun = yield from reader.ahead(_BEGUN_KEY)
+    inside, closed, _ = begun[1:].partition('"')
+    if not closed:
+        return ":" not in inside
+    follows = reader.text.startswith(":", reader.at + len(begun))
+    return follows and not inside.rstrip().endswith(":")
 
 
 def _leaf(reader: Reader, writer: ArgumentsWriter, notation: Notation) -> Parsing[None]:

@@ -172,6 +172,15 @@ class Reader:
                 return taken.getvalue()
             yield
 
+    def ahead(self, pattern: re.Pattern[str]) -> Parsing[str]:
+        """As `run`, not consumed, and cut behind `LONGEST` characters."""
+        while True:
+            found = pattern.match(self.text, self.at, self.at + LONGEST)
+            assert found is not None
+            if found.end() < len(self.text) or self.ended:
+                return found[0]
+            yield
+
     def looking_at(self, texts: tuple[str, ...]) -> Parsing[str]:
         """The longest of `texts` that comes next, not consumed; "" if none does."""
         while True:

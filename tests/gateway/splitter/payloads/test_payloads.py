@@ -171,6 +171,15 @@ def test_nested_elements(inner: str, value: Any) -> None:
         ('a:<|"|>a\\nb<|"|>', {"a": "a\\nb"}),
         ('<|"|>a b<|"|>:1', {"a b": 1}),
         ("a: Oslo , b : two words", {"a": "Oslo", "b": "two words"}),
+        (
+            '"a" :1, "a:b" : 2,"c, d":3,"say \\"e:\\"":4',
+            {"a": 1, "a:b": 2, "c, d": 3, 'say "e:"': 4},
+        ),
+        ('"a:1,b":2,"c: <|"|>x<|"|>', {"a": 1, "b": 2, "c": "x"}),
+        ('"a:"x", "b : Oslo', {"a": "x", "b": "Oslo"}),
+        ("'a:1,b':2", {"a": 1, "b": 2}),
+        (r'"a:C:\b', {"a": r"C:\b"}),
+        ('""a"":1,"b"c :2', {"a": 1, 'b"c': 2}),
     ],
 )
 def test_bare_dicts(inner: str, value: Any) -> None:
