@@ -93,8 +93,10 @@ class _RegexReader:
         self._flags = flags
         self._at = 0
         self._found: list[Atom | str] = []
-        self._around: list[str] = []  # the flags around each group that is open
-        self._repeatable = False
+        # Of each group that is open: the flags around it, and where it begins.
+        self._around: list[tuple[str, int]] = []
+        self._repeatable: int | None = None  # where that begins which a count would repeat
+        self._again = 0  # repetitions of repetitions
 
     def whole(self) -> Regex:
         while self._at < len(self._text):
@@ -111,17 +113,17 @@ class _RegexReader:
             self._open()
         elif sign == "|":
             self._end_option()
-            self._add("|", 1, repeatable=False)
+            self._add("|", 1)
         elif sign == ")" and self._around:
             self._end_option()
-            self._flags = self._around.pop()
-            self._add(")", 1)
+            self._flags, begin = self._around.pop()
+            self._add(")", 1, begin)
         elif sign in ")^$":
             raise UnreadableGrammar(f"{sign!r} in the regular expression /{self._text[:60]}/")
         else:
             self._character(sign)
 
-    def _add(self, token: Atom | str, size: int, *, repeatable: bool = True) -> None:
+    def _add(self, token: Atom | str, size: int, repeatable: int | None = None) -> None:
         self._found.append(token)
         self._at += size
         self._repeatable = repeatable
@@ -131,19 +133,31 @@ class _RegexReader:
             self._found.append(NOTHING)
 
     def _repeat(self, counted: re.Match[str]) -> None:
-        """Once: a second sign would say that less is preferred, which is for searching."""
-        if not self._repeatable:
-            raise UnreadableGrammar(f"{counted[0]!r} in the regular expression /{self._text[:60]}/")
+        """A second sign repeats what the first one does, all of it. As "?" it says that less is
+        preferred, which is for searching.
+        """
         sign, least, comma, most = counted.groups()
+        begin, before = self._repeatable, self._found[-1] if self._found else ""
+        again = isinstance(before, str) and before.startswith("{")
+        if begin is None or (again and sign == "?"):
+            raise UnreadableGrammar(f"{counted[0]!r} in the regular expression /{self._text[:60]}/")
+        if again:
+            self._enclose(begin)
         last = most if comma else least
         bounds = _SIGNS[sign] if sign else f"{{{int(least)},{last and int(last)}}}"
-        self._add(bounds, len(counted[0]), repeatable=False)
+        self._add(bounds, len(counted[0]), begin)
+
+    def _enclose(self, begin: int) -> None:
+        self._again += 1
+        if self._again >= DEEPEST:
+            raise UnreadableGrammar("repetitions of repetitions")
+        self._found[begin:] = ["(", *self._found[begin:], ")"]
 
     def _open(self) -> None:
-        self._around.append(self._flags)
+        self._around.append((self._flags, len(self._found)))
         if len(self._around) >= DEEPEST:
             raise UnreadableGrammar("groups nested too deep")
-        self._add("(", 1, repeatable=False)
+        self._add("(", 1)
         if self._text.startswith("?", self._at):
             if (flags := _FLAGS.match(self._text, self._at)) is None:
                 raise UnreadableGrammar("a group that looks around, or turns a flag off")
@@ -164,7 +178,7 @@ class _RegexReader:
             among = r"[\x{0}-\x{10FFFF}]" if "s" in self._flags else r"[^\n]"
         else:
             among = f"[\\x{{{ord(sign):x}}}]"
-        self._add(Atom(among, "i" if "i" in self._flags else ""), size)
+        self._add(Atom(among, "i" if "i" in self._flags else ""), size, len(self._found))
 
     def _class_size(self) -> int:
         """Of a class in brackets, which may hold others."""

@@ -35,6 +35,7 @@ def test_what_means_nothing_for_a_text_is_passed_over() -> None:
         "start: A\nA: ~/a/",
         "%import python.NAME\nstart: NAME",
         "start: /a*?/",
+        "start: /a{2}{3}?/",
         "start: /^a$/",
         "start: /(?=a)b/",
         'begin: "a"',
@@ -51,12 +52,36 @@ def test_what_can_not_be_written_in_another_alphabet_is_said(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("pattern", "grouped"),
+    [
+        ("a{2}{3}", "(a{2}){3}"),
+        ("a++", "(a+)+"),
+        ("xa?+y", "x(a?)+y"),
+        (r"(\d{3})*{2}|b", r"((\d{3})*){2}|b"),
+        ("[ab]{2}{1,}*c", "(([ab]{2}){1,})*c"),
+    ],
+)
+def test_a_repetition_of_a_repetition_repeats_all_of_it_as_in_rust(
+    pattern: str, grouped: str
+) -> None:
+    assert read_regex(pattern) == read_regex(grouped)
+
+
+@pytest.mark.parametrize("pattern", ["*a", "(+a)", "a|{2}", "a)"])
+def test_what_repeats_nothing_is_no_regular_expression(pattern: str) -> None:
+    with pytest.raises(UnreadableGrammar):
+        read_regex(pattern)
+
+
+@pytest.mark.parametrize(
     ("pattern", "is_one"),
     [
         (r"[^\n]*", True),
         (r"(\r?\n)+", True),
         (r'"([^"\\\n]|\\[^\n])*"', True),
         (r"(a|b)*c", True),
+        ("a++b", True),
+        ("(ab?){2}{3}b", False),
         (r".*foo", False),
         (r"a?a", False),
         (r"(ab|ac)", False),

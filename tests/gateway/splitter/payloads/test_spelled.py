@@ -93,6 +93,8 @@ def written_in_hermes(text: str) -> str:
     [
         (Regex(pattern=r"\d+\n[a-z]*"), "12\nab", "12 ab"),
         (Regex(pattern=r".*end"), 'a "quoted" end', "end of"),
+        (Regex(pattern=r'(\d{3}){2}["\n]++[a-z]{2}{2}'), '123456"\n"abcd', '123456"\n"abc'),
+        (Regex(pattern=r'(\d{3}){2}["\n]++[a-z]{2}{2}'), '123456"abcd', '12345"abcd'),
         (Grammar(text='start: "a" "b"\n%ignore /[ \\t\\n]+/'), " a \n\t b", "a, b"),
         (Grammar(text='start: v\nv: "[" (v ("," v)*)? "]" | S\n%import common.ESCAPED_STRING -> S'),
          '[["a\\"b"],[]]', '["a]'),
