@@ -46,7 +46,7 @@ def test_a_method_nobody_metered_is_out_of_reach(name: str) -> None:
 
 
 def test_every_filter_of_jinja_s_is_there() -> None:
-    assert FILTERS.keys() <= ENVIRONMENT.filters.keys()
+    assert {*filter(str.isidentifier, ENVIRONMENT.filters)} == FILTERS.keys()
 
 
 def test_a_source_as_long_as_no_template_is_refused() -> None:
