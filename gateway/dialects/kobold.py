@@ -196,8 +196,11 @@ def read_generate(body: bytes, *, stream: bool) -> KoboldExchange:
     """What a body of `/api/v1/generate`, or of its stream, means. Raises InvalidRequest, which
     names the field.
     """
-    # KoboldCpp's are texts; ids are `custom_token_bans`.
-    fields = fields_of(json_object(body), names={"banned_tokens": "banned_strings"})
+    values = json_object(body)
+    # KoboldCpp's `banned_tokens` are texts, too; ids are `custom_token_bans`.
+    if values.get("banned_strings") is not None:
+        values.pop("banned_tokens", None)
+    fields = fields_of(values, names={"banned_tokens": "banned_strings"})
     wire = fields.read(GenerateWire)
     if wire.images:
         raise fields.wrong("images", "Raw text can't contain images; use a chat.")
