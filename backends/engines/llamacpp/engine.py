@@ -20,9 +20,9 @@ from backends.engines.cells import Slot
 from backends.engines.constraints import Mask
 from backends.engines.engine import JobFailed, PromptScored, StepResult, Token
 from backends.engines.llamacpp.batch import NO_ROOM, Batch, Fed, LlamaJob
-from backends.engines.llamacpp.encoding import EncoderTask, EncoderThread
 from backends.engines.llamacpp.kv_cache import LlamaSlotKeeper
 from backends.engines.llamacpp.loading import LlamaModel, use_adapters
+from backends.engines.llamacpp.picture_encoder import EncoderTask, EncoderThread
 from backends.engines.llamacpp.rows import Rows
 from backends.engines.llamacpp.sequences import LlamaSequences
 from backends.engines.prefill import BLOCK, STEP_SECONDS

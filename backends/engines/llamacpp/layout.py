@@ -33,7 +33,7 @@ SLOTS_SHARE, FEWEST_SLOTS = 0.05, 4
 # of the weights at most so large a part, if nobody wishes for more.
 TURNED_BACK = frozenset({"lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe"})
 BACK, BACK_SHARE = 8, 32
-NO_ROOM = (
+LARGE_STATES = (
     "the states of its recurrent layers are large, and earlier ones aren't kept unless a number is "
     "set for speculation.tokens"
 )
@@ -156,7 +156,7 @@ def undrafted(files: ModelFiles, options: LlamaCppOptions) -> str:
         return IS_OFF
     if not files.recurrent_layers or states_back(files, options):
         return ""
-    return STAYS if files.architecture not in TURNED_BACK else NO_ROOM
+    return STAYS if files.architecture not in TURNED_BACK else LARGE_STATES
 
 
 def _wished_back(files: ModelFiles, options: LlamaCppOptions) -> int:

@@ -12,16 +12,19 @@ import weakref
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
+from importlib import import_module
 from itertools import accumulate
+from typing import Any
 
 import msgspec
-from llama_cpp import mtmd_cpp as mtmd
 
 from backends.contract.errors import GenerationFailed, InvalidJob
 from backends.contract.protocol import Generation, Image
 from backends.engines.llamacpp.batch import ImageCells
 from backends.engines.llamacpp.library import Context, api
 from backends.engines.llamacpp.vocabulary import LlamaVocabulary
+
+mtmd: Any = import_module("llama_cpp.mtmd_cpp")  # behind `library`, which knows where it lies
 
 # Random in each process: no text that a client sends can be taken for a picture's place.
 MARKER = f"<|image {secrets.token_hex(4)}|>"

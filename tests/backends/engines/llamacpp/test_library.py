@@ -73,3 +73,9 @@ def test_a_build_without_mtmd_reads_texts() -> None:
     without = "import sys; sys.modules['llama_cpp.mtmd_cpp'] = None; "
     code = f"{without}import backends.engines.llamacpp.container"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+def test_what_reads_pictures_may_be_imported_before_all_else() -> None:
+    pytest.importorskip("llama_cpp.mtmd_cpp")
+    code = "import backends.engines.llamacpp.pictures"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
