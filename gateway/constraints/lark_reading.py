@@ -417,7 +417,7 @@ class _GrammarReader:
                 digits = value.replace(" ", "")
                 yield digits if digits[0] == "{" else f"{{{digits[1:].replace('..', ',')}}}"
             case "sign" if value not in ":,":
-                signs = {"[": "(", "]": ")?"}.get(value, value)
+                signs = {"[": "((", "]": ")?)"}.get(value, value)
                 yield from (_SIGNS.get(sign, sign) for sign in signs)
             case _:
                 raise UnreadableGrammar(f"{value!r:.60}")

@@ -20,7 +20,7 @@ def test_rules_terminals_and_imports_are_read() -> None:
 
 
 def test_what_means_nothing_for_a_text_is_passed_over() -> None:
-    plain = read_lark('start: (a)? b{2,3}\na: "x"\nb: "y"i')
+    plain = read_lark('start: ((a)?) b{2,3}\na: "x"\nb: "y"i')
     dressed = read_lark('// a comment\n?start: [a] b~2..3 -> tree\n!a: "x" # more\n\n b: "y"i')
     assert dressed == plain
 

@@ -99,6 +99,7 @@ def written_in_hermes(text: str) -> str:
         (Grammar(text='start: v\nv: "[" (v ("," v)*)? "]" | S\n%import common.ESCAPED_STRING -> S'),
          '[["a\\"b"],[]]', '["a]'),
         (Grammar(text='start: "x".."z" "SELECT"i "\\n"'), "ySelect\n", "aSELECT\n"),
+        (Grammar(text='start: ["a" "\\n"]+ ["b"]~2 "c"'), "a\na\nbc", "ac"),
         (Grammar(text='root ::= "a\\n" [^"]+ "\\""'), 'a\nb"', 'a\n""'),
         (Grammar(text='start: W*\nW: Q /[^"\\\\]/ Q\nQ: "\\""'), '"a""b"', '"ab"'),
     ],
