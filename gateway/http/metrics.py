@@ -184,7 +184,7 @@ class Metrics:
     """One per server. `on_model_event` is for `Registry(watch=…)`, `answered` for accounts."""
 
     def __init__(self) -> None:
-        # Series that double the text, and are of no use here.
+        # Series that double the text, and are of no use here; the switch is the whole process's.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._metrics = CollectorRegistry()
         ProcessCollector(registry=self._metrics)
