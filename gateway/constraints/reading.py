@@ -10,7 +10,8 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
-from typing import Any, NoReturn, TypeAlias
+from functools import partial
+from typing import Any, NoReturn
 from urllib.parse import unquote, urldefrag, urljoin
 
 import msgspec
@@ -30,11 +31,11 @@ from gateway.constraints.keywords import (
     TYPES,
     Draft,
     Holds,
-    Keyword,
     Node,
     draft_of,
     modern,
     too_new,
+    with_parts,
 )
 from gateway.terms.errors import InvalidRequest
 
@@ -155,13 +156,6 @@ MULTIPLES = 10_000  # milliseconds; ten times as many take a second
 COUNTED_PROPERTIES = 64
 
 
-class Both(msgspec.Struct, frozen=True):
-    """One part: for the check, and for the grammar."""
-
-    check: Any
-    carried: Any
-
-
 class NodeOrigin(msgspec.Struct, frozen=True):
     """Where a node of the grammar's schema comes from: its place in the client's, and the check's
     node. `plain`: what the check leaves out there only makes it accept more.
@@ -193,11 +187,22 @@ def read(text: bytes, field: str) -> Schema:
         document = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidRequest.at(field, f"not a JSON schema: {error}") from None
-    return DocumentReader(document, field).schema()
+    reading = _DocumentReader(document, field)
+    checked = reading.all()
+    carrying = _Carrying(reading.places, reading.notes)
+    carried = {owner: carrying.of(owner, check) for owner, check in checked.items()}
+    return Schema(_whole(checked), _whole(carried), carrying.notes, carrying.origins)
 
 
-class DocumentReader:
-    """Reads one document."""
+def _whole(parts: dict[str, Any]) -> Any:
+    root = parts.pop(ROOT)
+    if parts:
+        root["$defs"] = parts
+    return root
+
+
+class _DocumentReader:
+    """Reads one document for the check. `places`: of each node that was read, by its `id`."""
 
     def __init__(self, document: Any, field: str) -> None:
         self.document = document
@@ -205,93 +210,56 @@ class DocumentReader:
         self.draft: Draft = draft_of(document)
         self.references = References(document, self.draft, field)
         self.definitions: dict[int, str] = {}  # of the node a reference leads to
-        self.waiting: list[tuple[str, Any]] = []
+        self.waiting: list[tuple[str, Any]] = [(ROOT, document)]
+        self.places: dict[int, str] = {}
         self.notes: list[tuple[str, Relaxation]] = []
-        self.origins: dict[int, NodeOrigin] = {}
-        self.owner = ""
-        self.multiples: set[int] = set()
-        self.lengths = 0
+        self.owner = ROOT
         self.data = 0  # values inside lists and objects of `enum` and `const`
-        self.hidden = 0  # inside so many keywords that the grammar leaves to the check
         self.node: Any = document  # the innermost that the client wrote
 
-    def schema(self) -> Schema:
-        root = self.read(self.document)
-        definitions: dict[str, Both] = {}
+    def all(self) -> dict[str, Any]:
+        """The root, and each definition by its name."""
+        found: dict[str, Any] = {}
         while self.waiting:
             self.owner, node = self.waiting.pop()
-            definitions[self.owner] = self.read(node)
-        check, carried = root.check, root.carried
-        if definitions:
-            check = _with(check, {name: both.check for name, both in definitions.items()})
-            carried = _with(carried, {name: both.carried for name, both in definitions.items()})
-        return Schema(check, carried, self.notes, self.origins)
+            found[self.owner] = self.read(node)
+        return found
 
-    def read(self, node: Any, key: str = "") -> Both:
+    def read(self, node: Any, key: str = "") -> Any:
         """One schema, which stands under `key`."""
         if isinstance(node, bool):
-            return Both(node, node)
+            return node
         if not isinstance(node, dict):
             self.wrong(f'{f""""{key}": """ if key else ""}a schema is an object, true or false')
         around, self.node = self.node, node if id(node) in self.references.parts else self.node
-        both = Both({}, {})
-        plain = not self.hidden and not self.owner
         place = self.references.place(self.node)
-        self.origins[id(both.carried)] = NodeOrigin(place, self.owner, both.check, plain)
-        for word, value in modern(self._known(node), self.draft).items():
-            if row := KEYWORDS.get(word):
-                self._keyword(word, row, value, both)
+        known = modern(self._known(node, place), self.draft).items()
+        check = {word: self._value(word, value) for word, value in known if word in KEYWORDS}
+        self.places[id(check)] = place
         self.node = around
-        _in_order(both.carried)
-        return both
+        return check
 
-    def _known(self, node: Node) -> Node:
+    def _known(self, node: Node, place: str) -> Node:
         """Without the keywords that its draft doesn't know yet."""
         new = too_new(node, self.draft)
-        for key in new:
-            self.note(key, f"nothing, as draft {self.draft} has it", checked=False)
+        became = f"nothing, as draft {self.draft} has it"
+        self.notes += [(self.owner, Relaxation(place, key, became, checked=False)) for key in new]
         return {key: value for key, value in node.items() if key not in new} if new else node
 
-    def _keyword(self, key: str, row: Keyword, value: Any, both: Both) -> None:
-        counts_against = row.grammar == "left" or key == "oneOf"
-        self.hidden += counts_against
-        read = READERS[row.holds](self, key, value)
-        self.hidden -= counts_against
-        both.check[key] = read.check
-        left = row.grammar == "left" or not self._fits(key, read.check)
-        if not left:
-            both.carried[key] = read.carried
-        elif row.became and not (row.holds == "flag" and value is False):
-            self.note(key, row.became, checked=row.checked)
-
-    def _fits(self, key: str, value: Any) -> bool:
-        """Whether the grammar can have `key` with this value at a price."""
-        match key:
-            case "format":  # one that isn't known is one of texts
-                types = self.node.get("type")
-                return value in FORMATS or (_are_types(types) and "string" not in types)
-            case "multipleOf":  # takes as many states as its digits say, all of them together
-                self.multiples.add(_significant(value))
-                return math.prod(self.multiples) <= MULTIPLES
-            case "minLength" | "maxLength" if {"pattern", "format"}.isdisjoint(self.node):
-                return bool(value <= LONGEST)
-            case "minLength" | "maxLength":
-                self.lengths += value
-                return self.lengths <= LENGTHS
-            case "pattern":
-                self.lengths += sum(int(most or 0) for most in _REPEATS.findall(value))
-                return self.lengths <= LENGTHS
-            case "minProperties" | "maxProperties":  # takes a copy of the object for each
-                properties = self.node.get("properties")
-                return not isinstance(properties, dict) or len(properties) <= COUNTED_PROPERTIES
-            case _:
-                return True
-
-    def note(self, keyword: str, became: str, *, checked: bool = True) -> None:
-        """The grammar doesn't carry `keyword` of the node that is being read."""
-        if not self.hidden:
-            place = self.references.place(self.node)
-            self.notes.append((self.owner, Relaxation(place, keyword, became, checked)))
+    def _value(self, key: str, value: Any) -> Any:
+        holds = KEYWORDS[key].holds
+        expected, allowed = FORMS[holds]
+        if not allowed(value) or (value == [] and holds == "schemas" and key != "prefixItems"):
+            self.wrong(f'"{key}" must be {expected}')
+        match holds:
+            case "reference":
+                return self.define(value)
+            case "count":
+                return int(value)
+            case "values" | "value":
+                self.data += _inner(value) if holds == "value" else sum(map(_inner, value))
+                SCHEMA_DATA.check(self.data, self.field)
+        return with_parts(key, value, partial(self.read, key=key))
 
     def wrong(self, message: str) -> NoReturn:
         """Raises InvalidRequest that names the place."""
@@ -313,6 +281,64 @@ class DocumentReader:
         return f"#/$defs/{self.definitions[id(target)]}"
 
 
+class _Carrying:
+    """What of a schema for the check the grammar can carry. `places`: of its nodes; `notes`: what
+    isn't carried, which is added to.
+    """
+
+    def __init__(self, places: Mapping[int, str], notes: list[tuple[str, Relaxation]]) -> None:
+        self._places = places
+        self.notes = notes
+        self.origins: dict[int, NodeOrigin] = {}
+        self._owner = ROOT
+        self._multiples: set[int] = set()
+        self._lengths = 0
+
+    def of(self, owner: str, check: Any) -> Any:
+        """The root, or a definition."""
+        self._owner = owner
+        return self._carried(check, plain=not owner)
+
+    def _carried(self, check: Any, *, plain: bool) -> Any:
+        if isinstance(check, bool):
+            return check
+        carried: dict[str, Any] = {}
+        place = self._places[id(check)]
+        self.origins[id(carried)] = NodeOrigin(place, self._owner, check, plain)
+        for key, value in check.items():
+            row = KEYWORDS[key]
+            if row.grammar == "carried" and self._fits(key, check):
+                part = partial(self._carried, plain=plain and key != "oneOf")
+                carried[key] = with_parts(key, value, part)
+            elif row.became and not (row.holds == "flag" and value is False):
+                relaxation = Relaxation(place, key, row.became, row.checked)
+                self.notes.append((self._owner, relaxation))
+        _in_order(carried)
+        return carried
+
+    def _fits(self, key: str, check: Mapping[str, Any]) -> bool:
+        """Whether the grammar can have `key` of this node at a price."""
+        value = check[key]
+        match key:
+            case "format":  # one that isn't known is one of texts
+                return value in FORMATS or "string" not in check.get("type", "string")
+            case "multipleOf":  # takes as many states as its digits say, all of them together
+                self._multiples.add(_significant(value))
+                return math.prod(self._multiples) <= MULTIPLES
+            case "minLength" | "maxLength" if {"pattern", "format"}.isdisjoint(check):
+                return bool(value <= LONGEST)
+            case "minLength" | "maxLength":
+                self._lengths += value
+                return self._lengths <= LENGTHS
+            case "pattern":
+                self._lengths += sum(int(most or 0) for most in _REPEATS.findall(value))
+                return self._lengths <= LENGTHS
+            case "minProperties" | "maxProperties":  # takes a copy of the object for each
+                return len(check.get("properties", ())) <= COUNTED_PROPERTIES
+            case _:
+                return True
+
+
 def _in_order(carried: dict[str, Any]) -> None:
     """A model writes members in the order in which llguidance first sees them. A condition on some
     of them mustn't pull them before the others.
@@ -323,70 +349,9 @@ def _in_order(carried: dict[str, Any]) -> None:
                 carried[key] = carried.pop(key)
 
 
-def _with(schema: Any, definitions: dict[str, Any]) -> Any:
-    if isinstance(schema, bool):
-        return schema
-    schema["$defs"] = definitions
-    return schema
-
-
-Reader: TypeAlias = Callable[[DocumentReader, str, Any], Both]
-
-
-def _schemas(reading: DocumentReader, key: str, value: Any) -> Both:
-    if not isinstance(value, list) or not (value or key == "prefixItems"):
-        reading.wrong(f'"{key}" must be a list of schemas')
-    read = [reading.read(node, key) for node in value]
-    return Both([both.check for both in read], [both.carried for both in read])
-
-
-def _members(reading: DocumentReader, key: str, value: Any) -> Both:
-    if not isinstance(value, dict):
-        reading.wrong(f'"{key}" must be an object of schemas')
-    read = {name: reading.read(node, key) for name, node in value.items()}
-    check = {name: both.check for name, both in read.items()}
-    return Both(check, {name: both.carried for name, both in read.items()})
-
-
-def _reference(reading: DocumentReader, key: str, value: Any) -> Both:
-    if not isinstance(value, str):
-        reading.wrong(f'"{key}" must be a text')
-    defined = reading.define(value)
-    return Both(defined, defined)
-
-
-def _count(reading: DocumentReader, key: str, value: Any) -> Both:
-    if not _is_number(value) or value < 0 or value != int(value):
-        reading.wrong(f'"{key}" must be a whole number, zero or more')
-    return Both(int(value), int(value))
-
-
-def _values(reading: DocumentReader, key: str, value: Any) -> Both:
-    if not isinstance(value, list):
-        reading.wrong(f'"{key}" must be a list')
-    reading.data += sum(map(_inner, value))
-    SCHEMA_DATA.check(reading.data, reading.field)
-    return Both(value, value)
-
-
-def _value(reading: DocumentReader, key: str, value: Any) -> Both:
-    return Both(value, _values(reading, key, [value]).carried[0])
-
-
 def _inner(value: Any) -> int:
     """How many values are in a list or an object, all levels counted."""
     return sum(1 + _inner(each) for each in values_in(value))
-
-
-def _plain(expected: str, allowed: Callable[[Any], bool]) -> Reader:
-    """Reads a value that holds no schemas."""
-
-    def read(reading: DocumentReader, key: str, value: Any) -> Both:
-        if not allowed(value):
-            reading.wrong(f'"{key}" must be {expected}')
-        return Both(value, value)
-
-    return read
 
 
 def _significant(number: float) -> int:
@@ -398,6 +363,10 @@ def _significant(number: float) -> int:
 def _is_number(value: Any) -> bool:
     """One that floats can hold, as llguidance does."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+
+
+def _is_count(value: Any) -> bool:
+    return _is_number(value) and value >= 0 and value == int(value)
 
 
 def _are_texts(value: Any) -> bool:
@@ -413,19 +382,20 @@ def _are_names(value: Any) -> bool:
     return isinstance(value, dict) and all(map(_are_texts, value.values()))
 
 
-READERS: Mapping[Holds, Reader] = {
-    "schema": lambda reading, key, value: reading.read(value, key),
-    "schemas": _schemas,
-    "members": _members,
-    "reference": _reference,
-    "count": _count,
-    "number": _plain("a number", _is_number),
-    "divisor": _plain("a number above zero", lambda value: _is_number(value) and value > 0),
-    "flag": _plain("true or false", lambda value: isinstance(value, bool)),
-    "text": _plain("a text", lambda value: isinstance(value, str)),
-    "texts": _plain("a list of texts", _are_texts),
-    "names": _plain("an object of lists of texts", _are_names),
-    "types": _plain(f"one of {', '.join(sorted(TYPES))}, or a list of them", _are_types),
-    "values": _values,
-    "value": _value,
+# What must stand there, and how that is told.
+FORMS: Mapping[Holds, tuple[str, Callable[[Any], bool]]] = {
+    "schema": ("a schema", lambda _: True),  # which the reader of schemas says
+    "schemas": ("a list of schemas", lambda value: isinstance(value, list)),
+    "members": ("an object of schemas", lambda value: isinstance(value, dict)),
+    "reference": ("a text", lambda value: isinstance(value, str)),
+    "count": ("a whole number, zero or more", _is_count),
+    "number": ("a number", _is_number),
+    "divisor": ("a number above zero", lambda value: _is_number(value) and value > 0),
+    "flag": ("true or false", lambda value: isinstance(value, bool)),
+    "text": ("a text", lambda value: isinstance(value, str)),
+    "texts": ("a list of texts", _are_texts),
+    "names": ("an object of lists of texts", _are_names),
+    "types": (f"one of {', '.join(sorted(TYPES))}, or a list of them", _are_types),
+    "values": ("a list", lambda value: isinstance(value, list)),
+    "value": ("a value", lambda _: True),
 }

@@ -107,6 +107,7 @@ def test_a_strict_client_is_reported_what_cant_be_enforced_and_where(keyword: st
         schema(whole, strict=True)
 
 
+UNIQUE = {"type": "array", "uniqueItems": True}
 NAMED: list[tuple[Any, str, bool]] = [
     ({"uniqueItems": True}, '$: "uniqueItems"', True),
     ({"properties": {"a b": NO_A}}, '$.properties["a b"]: "not"', True),
@@ -117,6 +118,7 @@ NAMED: list[tuple[Any, str, bool]] = [
     ({"multipleOf": 12.3457}, '$: "multipleOf"', True),
     ({"allOf": [{"multipleOf": 991}, {"multipleOf": 997}]}, '$.allOf[1]: "multipleOf"', True),
     ({"maxLength": 10**12}, '$: "maxLength"', True),
+    ({"oneOf": [{"type": "null"}, UNIQUE]}, '$.oneOf[1]: "uniqueItems"', True),
     ({"$ref": "#/$defs/a", "$defs": {"a": NO_A, "unused": NO_A}}, '$.$defs.a: "not"', True),
     ({"$schema": "http://json-schema.org/draft-04/schema#", "const": 1}, '$: "const"', False),
 ]
