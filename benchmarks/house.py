@@ -8,7 +8,7 @@ aside: they stand on floors of their own. An arrow goes from a room to one that 
 a module is imported or later; what only type checkers read doesn't count. In circles of modules, of
 which there must be none, it does. Those of the console count, too.
 
-The chat is the second of two to `roundhouse serve` in this process, over a socket, on the scripted
+The chat is not the first to `roundhouse serve` in this process, over a socket, on the scripted
 engine: every function of ours that it enters, in any thread, by `sys.setprofile`, and how often. A
 comprehension is part of its function, and a call of its own.
 """
@@ -43,6 +43,7 @@ CONSOLE = ROOT / "gateway" / "console"
 IMPORTED = re.compile(r'\b(?:from|import) *\(? *"(\.[^"]+\.js)"')
 HOLDERS = (ast.stmt, ast.excepthandler, ast.match_case)  # what an import can stand in
 PATIENCE = 60.0  # seconds
+WARM = 3  # chats
 SCRIPT = {"lines": [{"say": "Hello there, how are you today"}], "context_length": 4096}
 
 
@@ -141,21 +142,27 @@ def circles(arrows: Mapping[str, set[str]]) -> list[list[str]]:
 
 
 class Entered:
-    """The functions of ours that were entered while it was on."""
+    """The functions of ours that were entered while it was on, the time when they were fewest:
+    what runs by the clock may come in between.
+    """
 
     def __init__(self) -> None:
         self.codes: Counter[CodeType] = Counter()
+        self._now: Counter[CodeType] = Counter()
         self._on = False
         self._folders = tuple(f"{ROOT / package}/" for package in PACKAGES)
 
     def note(self, frame: FrameType, event: str, _argument: object) -> None:
         """For `setprofile`."""
         if self._on and event == "call" and frame.f_code.co_filename.startswith(self._folders):
-            self.codes[frame.f_code] += 1
+            self._now[frame.f_code] += 1
 
     def switch(self, *, on: bool) -> None:
         """From now on calls are noted, or not."""
         self._on = on
+        if not on and (not self.codes or self._now.total() < self.codes.total()):
+            self.codes = self._now
+        self._now = Counter()
 
     def functions(self) -> Mapping[str, list[str]]:
         """By file, those that have a name."""
@@ -168,7 +175,7 @@ class Entered:
 
 
 async def chat(folder: Path) -> Entered:
-    """What the second of two chats enters."""
+    """What a chat enters that isn't the first."""
     entered = Entered()
     threading.setprofile(entered.note)
     script = folder / "scripted.script.json"
@@ -187,9 +194,10 @@ async def chat(folder: Path) -> Entered:
     async with httpx.AsyncClient(base_url=await address, timeout=PATIENCE) as client:
         (await client.post("/v1/chat/completions", json=CHAT)).raise_for_status()
         sys.setprofile(entered.note)
-        entered.switch(on=True)
-        (await client.post("/v1/chat/completions", json=CHAT)).raise_for_status()
-        entered.switch(on=False)
+        for _ in range(WARM):
+            entered.switch(on=True)
+            (await client.post("/v1/chat/completions", json=CHAT)).raise_for_status()
+            entered.switch(on=False)
         sys.setprofile(None)
     server.should_exit = True
     await running

@@ -214,14 +214,16 @@ def become(start: Start) -> int:
 
 def rehearse() -> None:
     """Build an application: what is read of signatures and types for the first is there for all.
-    So are the options.
+    So are the options, and whether llama.cpp is built for cards.
     """
+    from backends.machine import ggml
     from gateway.http.metrics import Metrics
     from gateway.registry import ModelLibrary, Registry
     from gateway.serving.app import build
 
     config = Config()
     list(leaves(Config))
+    ggml.offloads()
     build(config, Registry(ModelLibrary(config, cache=None), config), Metrics())
 
 

@@ -202,13 +202,13 @@ def has_variants() -> bool:
     return folder is not None and any(folder.glob("*ggml-cpu-*"))
 
 
-@cache
 def offloads() -> bool:
     """Whether the installed llama-cpp-python was built for cards."""
     folder = libraries()
     return folder is not None and built_for_cards(folder)
 
 
+@cache  # the prebuilt library is searched whole: a fourteenth of a second
 def built_for_cards(folder: Path) -> bool:
     """Every kind of card is a library of its own beside `ggml-base` and `ggml-cpu`, but in the
     prebuilt one, which has them all.

@@ -21,6 +21,7 @@ def printed() -> str:
     return subprocess.run(house, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.slow
 def test_no_modules_import_each_other_however_late_or_only_for_types(printed: str) -> None:
     known = modules()
     app = ast.parse(known["gateway.serving.app"].read_text())
@@ -35,6 +36,7 @@ def test_no_modules_of_the_console_import_each_other() -> None:
     assert circles(console_arrows()) == []
 
 
+@pytest.mark.slow
 def test_a_warm_chat_enters_no_more_than_it_did(printed: str) -> None:
     (line,) = re.findall("^warm chat +(.*)$", printed, re.MULTILINE)
     entered = {what: int(count) for count, what in re.findall(r"(\d+) (\w+)", line)}

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 import bundled
+from tests.backends.pairs import quick
 from tests.backends.places.workers import is_there, workers_of
 from tests.hang import HANG
 from tests.served import Serve, Served, events, scripted
@@ -100,7 +101,7 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("kind", ENDS)
+@pytest.mark.parametrize("kind", quick(ENDS, "SIGKILL", "truncated"))
 def test_a_worker_ends_and_no_other_answer_does(kind: str, server: Served, tmp_path: Path) -> None:
     ends_alone(kind, server, tmp_path)
     server.log.wait_for("model unloaded", lambda record: record["why"] == "broken")

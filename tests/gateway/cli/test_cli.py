@@ -145,7 +145,7 @@ def another(request: pytest.FixtureRequest) -> Iterator[str]:
             """Nothing: the test looks at what commands print."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
 

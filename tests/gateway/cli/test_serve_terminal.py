@@ -96,7 +96,7 @@ class Terminal:
         """
         self.press(INTERRUPT)
         while text.encode() not in self.shown[self._found :]:
-            if select([self._master], [], [], 10.0)[0]:
+            if select([self._master], [], [], 1.0)[0]:
                 assert self._read(), self.text
             else:
                 self.press(INTERRUPT)

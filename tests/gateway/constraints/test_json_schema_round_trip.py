@@ -6,6 +6,7 @@ import json
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -125,6 +126,7 @@ def test_what_a_grammar_writes_satisfies_its_schema(pair: Pair, random: Random) 
     assert text is None or fault_of(made.check, text) is None
 
 
+@pytest.mark.slow
 def test_what_grammars_of_the_field_write_satisfies_their_schemas() -> None:
     wrong = []
     for case in cases():

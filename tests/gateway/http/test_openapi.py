@@ -128,6 +128,7 @@ def _refs(value: Any) -> Iterator[str]:
             yield from _refs(item)
 
 
+@pytest.mark.slow
 async def test_every_example_runs_and_is_answered_as_promised(running: Running) -> None:
     found = await document(running)
     new = (await running.client.post("/v1/conversations", json={})).json()["id"]

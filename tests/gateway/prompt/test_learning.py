@@ -59,6 +59,7 @@ def test_without_a_rule_a_format_is_learned(name: str) -> None:
     assert whole == (name not in UNLEARNT)
 
 
+@pytest.mark.slow
 def test_most_formats_are_learned_without_a_rule() -> None:
     """Of the 70 templates that the pinned release brings, 63."""
     assert len(UNLEARNT) * 10 <= len(corpus.templates())

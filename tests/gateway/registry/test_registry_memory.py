@@ -19,6 +19,7 @@ CYCLES = 20
 GROWTH = 1.02  # over all cycles together
 
 
+@pytest.mark.slow
 async def test_the_process_does_not_grow_over_many_loads_and_unloads() -> None:
     config = Config(models=(ModelConfig(name="tiny", path=str(bundled.GGUF)),))
     async with Registry(ModelLibrary(config), config, history=History(None)) as registry:

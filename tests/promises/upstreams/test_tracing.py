@@ -52,7 +52,7 @@ def collecting() -> Iterator[Collector]:
             """Nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
+        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         collector.url = f"http://127.0.0.1:{server.server_port}/v1/traces"
         yield collector
         server.shutdown()

@@ -13,6 +13,7 @@ from backends.engines.llamacpp.files import estimate
 from backends.engines.llamacpp.layout import SMALL_CACHE, cache_layout
 from backends.engines.llamacpp.recognition import recognise
 from config.engines import LlamaCppOptions
+from tests.backends.pairs import quick
 
 
 def test_small_caches_are_split_and_large_ones_shared() -> None:
@@ -69,7 +70,7 @@ def toy() -> ModelFiles:
     return files
 
 
-@pytest.mark.parametrize("name", HEADERS)
+@pytest.mark.parametrize("name", quick(HEADERS, "SmolLM2 135M", "states alone"))
 @given(
     lengths=st.lists(st.integers(512, 131_072), min_size=2, max_size=20),
     count=st.sampled_from([1, 4, 16, 256]),

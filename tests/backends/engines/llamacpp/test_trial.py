@@ -63,6 +63,7 @@ async def test_what_survives_is_loaded(
     await model.aclose()
 
 
+@pytest.mark.slow
 async def test_what_survived_is_remembered_as_it_was(
     tmp_path: Path, remembered: Remembered
 ) -> None:

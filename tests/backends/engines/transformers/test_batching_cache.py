@@ -83,7 +83,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.mark.parametrize(
     ("model", "layout"),
-    pairs(quick(BATCHED, "qwen3_next"), list(LAYOUTS), QUICK),
+    pairs(quick(BATCHED, "gemma3_text"), list(LAYOUTS), QUICK),
     indirect=["model"],
 )
 def test_what_is_found_in_the_cache_is_what_would_be_computed(model: Path, layout: str) -> None:

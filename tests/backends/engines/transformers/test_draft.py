@@ -52,6 +52,7 @@ async def container(options: TransformersOptions) -> AsyncIterator[DrivenContain
         await made.aclose()
 
 
+@pytest.mark.slow
 async def test_greedy_answers_are_the_same() -> None:
     async with container(EXACT) as plain, container(DRAFTED) as tested:
         assert await check_modelled_answers(plain, tested, rounds=3) > 20

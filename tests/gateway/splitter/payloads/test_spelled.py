@@ -59,6 +59,7 @@ def read_back(family: str, written: str) -> str:
     return str(json.loads(grown)["input"])
 
 
+@pytest.mark.slow
 @for_every("family", CALLING)
 def test_what_is_written_is_of_the_grammar(family: str) -> None:
     entry, shape, choices = FORMATS[family], Grammar(text=GRAMMAR), random.Random(family)
