@@ -49,43 +49,40 @@ class Reading(msgspec.Struct, frozen=True):
     room: Room
     memory: Memory | None = None
 
-    async def read(self, body: bytes) -> responses.ResponsesExchange:
-        """With the items that it refers to. Raises NotFound, InvalidRequest, TooLarge."""
+    async def read(self, body: bytes) -> tuple[responses.ResponsesExchange, str]:
+        """The whole request; and what its conversation is called: by its own name, or as the first
+        response of its chain; "" where it begins one. Raises PreviousNotFound, NotFound,
+        InvalidRequest, TooLarge.
+        """
         services = self.services
-        exchange = await services.read(responses.read_response, body)
-        wanted = items.referred(exchange.items)
-        if not wanted:
-            return exchange
+        asked = await services.read(responses.read_response, body)
+        wanted = items.referred(asked.items)
+        named = await self._named(wanted) if wanted else ()
+        parts, talk = await self._before(asked)
+
+        def whole(_: object) -> responses.ResponsesExchange:
+            return asked.after(items.history(parts), items.among(named, wanted))
+
+        is_long = bool(named or parts)
+        return await (services.bodies.run(whole) if is_long else services.read(whole, body)), talk
+
+    async def _named(self, wanted: Sequence[str]) -> Sequence[bytes]:
+        """What the items of these ids are kept in."""
         homes = dict.fromkeys(home for name in wanted if (home := items.home_of(name)))
         if len(homes) > MOST_HOMES:
             text = f"Refers to items of more than {MOST_HOMES} responses."
             raise InvalidRequest.at("input", text)
         names = [f"{kind}_{home}" for home in homes for kind in ("resp", "conv")]
-        owner = self.access.owner
-        parts = await services.store.named(owner, names, frozenset(wanted), self.room)
-        return await services.bodies.run(
-            lambda _wanted: exchange.resolved(items.among(parts, wanted))
+        return await self.services.store.named(
+            self.access.owner, names, frozenset(wanted), self.room
         )
 
-    async def whole(
-        self, exchange: responses.ResponsesExchange
-    ) -> tuple[responses.ResponsesExchange, str]:
-        """With the whole request: all that came before it, too; and what its conversation is
-        called: by its own name, or as the first response of its chain; "" where it begins one.
-        Raises PreviousNotFound, NotFound, InvalidRequest.
-        """
-        if exchange.previous is not None:
-            parts, talk = await self._chain(exchange.previous)
-        elif exchange.conversation is not None:
-            talk = exchange.conversation
-            parts = await self._talk(talk)
-        else:
-            exchange.require_calls()
-            return exchange, ""
-        bodies = self.services.bodies
-        whole = await bodies.run(lambda _wanted: exchange.after(items.history(parts)))
-        whole.require_calls()
-        return whole, talk
+    async def _before(self, asked: responses.ResponsesExchange) -> tuple[Sequence[bytes], str]:
+        if asked.previous is not None:
+            return await self._chain(asked.previous)
+        if asked.conversation is not None:
+            return await self._talk(asked.conversation), asked.conversation
+        return (), ""
 
     async def _chain(self, name: str) -> tuple[Sequence[bytes], str]:
         """What a response goes on from and itself; and the first of these."""

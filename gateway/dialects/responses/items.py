@@ -230,17 +230,11 @@ def _kept(item: Item, new_id: Callable[[], str]) -> Item:
     return whole
 
 
-def read_items(
-    items: Sequence[Item], root: str = "input", *, passes_references: bool = False
-) -> tuple[Message, ...]:
-    """The conversation that `items` are. `passes_references`: without those that are not known yet.
-    Raises InvalidRequest, which names a field of `root`.
-    """
+def read_items(items: Sequence[Item], root: str = "input") -> tuple[Message, ...]:
+    """The conversation that `items` are. Raises InvalidRequest, which names a field of `root`."""
     turns: list[list[Message]] = []  # each is one message to a template
     thoughts: list[str] = []  # for the next message of the assistant
     for k, item in enumerate(items):
-        if passes_references and is_reference(item):
-            continue
         for said in _said(item, f"{root}[{k}]."):
             if isinstance(said, str):
                 thoughts.append(said)

@@ -99,10 +99,8 @@ def _settled(
     return {**item, "type": "mcp_call", "output": output}
 
 
-def approved_calls(items: Sequence[Mapping[str, Any]], *, whole: bool) -> tuple[ApprovedCall, ...]:
-    """The calls that are allowed and were not run. `whole`: nothing came before `items`. Raises
-    InvalidRequest.
-    """
+def approved_calls(items: Sequence[Mapping[str, Any]]) -> tuple[ApprovedCall, ...]:
+    """The calls that are allowed and were not run. Raises InvalidRequest."""
     if not _of(items, "mcp_approval_response"):
         return ()
     asked = {str(item.get("id")): item for item in _of(items, "mcp_approval_request")}
@@ -112,10 +110,10 @@ def approved_calls(items: Sequence[Mapping[str, Any]], *, whole: bool) -> tuple[
             continue
         name, field = answer.get("approval_request_id"), f"input[{k}].approval_request_id"
         request = asked.get(name) if isinstance(name, str) else None
-        if request is None and whole:
+        if request is None:
             text = f"No approval {name!r:.80} was asked for in this conversation."
             raise InvalidRequest.at(field, text)
-        if request is not None and answer.get("approve") is True and name not in run:
+        if answer.get("approve") is True and name not in run:
             found.append(_approved(str(name), request, field))
     if len(found) > MOST_APPROVED:
         raise InvalidRequest.at("input", f"Expected at most {MOST_APPROVED} approvals.")

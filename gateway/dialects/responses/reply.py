@@ -235,7 +235,7 @@ class ResponsesReply(Reply):
             case Reasoning(text) if text and self.exchange.request.thinking.shown != "hidden":
                 return self._grow_text(self._reasoning, text, ())
             case ToolOpened(name=name):
-                return self._begin(kind_of(self.exchange.tools.offered.get(name)), one)
+                return self._begin(kind_of(self.exchange.opened.offered.get(name)), one)
             case ArgumentsGrown(fragment=fragment) if fragment and self._current is not None:
                 return self._current.fragment(fragment)
             case ToolClosed():
@@ -269,7 +269,7 @@ class ResponsesReply(Reply):
             approved = call.id if is_approved else None
             self._current = McpCall(*placed, kind, call, tool=tool, approved=approved)
         else:
-            offered = self.exchange.tools.offered.get(call.name) if call else None
+            offered = self.exchange.opened.offered.get(call.name) if call else None
             packs = self.exchange.packs_reasoning
             self._current = GrowingItem(*placed, kind, call, offered, packs)
         return ended + b"".join(self._current.opening())
@@ -398,7 +398,7 @@ def _begun(exchange: ResponsesExchange, id: str, created: int) -> ResponseWire:
         tools=[_tool(each) for each in echoed.get("tools", ())],
         top_logprobs=request.answering.logprobs or 0,
         truncation="auto" if exchange.truncates else "disabled",
-        metadata=_metadata(echoed.get("metadata", {}), exchange.tools.left_out),
+        metadata=_metadata(echoed.get("metadata", {}), exchange.opened.left_out),
         **{**SHOWN, **named},
     )
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from config.values import alike
 from gateway.dialects.fields import Fields, read_fields
 from gateway.dialects.parameters import (
     SamplingWire,
@@ -19,7 +20,6 @@ from gateway.dialects.responses.items import (
     Item,
     as_items,
     is_plain,
-    is_reference,
     packed,
     read_items,
     require_calls,
@@ -69,15 +69,15 @@ class ResponsesExchange(msgspec.Struct, frozen=True, kw_only=True):
     """A request, and the form of its answer.
 
     `items` are those of this request; what came before stands in the store, under `previous` or
-    `conversation`. `echoed`: fields of the body that the answer repeats.
+    `conversation`; `after` puts it before them, once. `echoed`: fields of the body that the answer
+    repeats.
     """
 
-    request: ChatRequest  # of `items`, and of what came before once that is known
+    request: ChatRequest  # its messages and tools: once what came before is known
     items: tuple[Item, ...]
-    whole: tuple[Item, ...] = ()  # with what came before, once that is known
+    whole: tuple[Item, ...] = ()  # with what came before
     toolbox: Toolbox
-    tools: Tools = Tools()  # as `items` and what came before open them
-    unapplied: tuple[Unapplied, ...] = ()  # of all but the tools
+    opened: Tools = Tools()  # the tools, as `whole` opens them
     echoed: Mapping[str, Any]
     instructions: str | None = None
     stream: bool = False
@@ -93,15 +93,6 @@ class ResponsesExchange(msgspec.Struct, frozen=True, kw_only=True):
     compacts: bool = False  # an item says so
     compact_threshold: int | None = None  # or that the prompt has more tokens
 
-    def resolved(self, found: Mapping[str, Item]) -> "ResponsesExchange":
-        """With those of `found` in the place of references. Raises NotFound, InvalidRequest."""
-        items = resolved(self.items, found)
-        return msgspec.structs.replace(self, items=items).after()
-
-    def require_calls(self) -> None:
-        """Raises InvalidRequest for a result of no call, once all that came before is known."""
-        require_calls(self.items, self.whole)
-
     def compacted(self, summary: str) -> ChatRequest:
         """The request with `summary` in place of all but what users said."""
         packed_ = {"type": "compaction", "encrypted_content": packed(summary)}
@@ -111,44 +102,44 @@ class ResponsesExchange(msgspec.Struct, frozen=True, kw_only=True):
             last -= 1
         return self._asking([*said[:last], packed_, *said[last:]])
 
-    def after(self, history: Sequence[Item] | None = None) -> "ResponsesExchange":
-        """The same, with the whole request: `history` before its items. None: what there is of that
-        is not known yet.
+    def after(
+        self, history: Sequence[Item] = (), found: Mapping[str, Item] = {}
+    ) -> "ResponsesExchange":
+        """The same, with the whole request: `history` before its items, and those of `found` in the
+        place of references. Raises NotFound, InvalidRequest.
         """
-        whole = history is not None or not self._goes_on
-        items, request = [*(history or ()), *self.items], self.request
-        tools = self.toolbox.opened(items)
-        unapplied = (*self.unapplied, *tools.unapplied)
+        items = resolved(self.items, found)
+        whole = (*history, *items)
+        tools, answering = self.toolbox.opened(whole), self.request.answering
+        limit = self.request.call_limit
         asking = msgspec.structs.replace(
-            self._asking(items, whole=whole),
+            self._asking(whole),
             tools=tools.tools,
             allowed=tools.allowed,
-            call_limit=request.call_limit
-            and msgspec.structs.replace(request.call_limit, counted=tools.built_in),
+            call_limit=limit and msgspec.structs.replace(limit, counted=tools.built_in),
             tool_choice=tools.choice,
-            answering=msgspec.structs.replace(request.answering, unapplied=unapplied),
+            answering=msgspec.structs.replace(
+                answering, unapplied=(*answering.unapplied, *tools.unapplied)
+            ),
             served=tools.served,
             served_choice=tools.served_choice,
         )
-        return msgspec.structs.replace(self, whole=tuple(items), tools=tools, request=asking)
+        require_calls(items, whole)
+        return msgspec.structs.replace(self, items=items, whole=whole, opened=tools, request=asking)
 
-    @property
-    def _goes_on(self) -> bool:
-        """Something of the conversation is not here."""
-        return bool(self.previous or self.conversation or any(map(is_reference, self.items)))
-
-    def _asking(self, items: Sequence[Item], *, whole: bool = True) -> ChatRequest:
-        read = read_items(settled(since_compaction(items)), passes_references=not whole)
+    def _asking(self, items: Sequence[Item]) -> ChatRequest:
         return msgspec.structs.replace(
             self.request,
-            messages=(*_system(self.instructions), *read),
+            messages=(*_system(self.instructions), *read_items(settled(since_compaction(items)))),
             continue_final=_breaks_off(items),
-            approved=approved_calls(items, whole=whole),
+            approved=approved_calls(items),
         )
 
 
 def read_response(body: bytes) -> ResponsesExchange:
-    """What the body means. Raises InvalidRequest, which names the field."""
+    """What the body means, but for its items and tools: see `after`. Raises InvalidRequest, which
+    names the field, and NotFound.
+    """
     fields = read_fields(body)
     wire = fields.read(CreateWire)
     _refuse_contradictions(fields, wire)
@@ -156,11 +147,11 @@ def read_response(body: bytes) -> ResponsesExchange:
     if not (items or wire.previous_response_id or wire.conversation or wire.instructions):
         raise fields.wrong("input", "At least one item is required.")
     verbosity = wire.text.verbosity
-    read = ResponsesExchange(
+    return alike(ResponsesExchange, wire)(
         request=ChatRequest(
             model=wire.model,
             messages=(),
-            answering=_answering(fields, wire),
+            answering=_answering(fields, wire, items),
             parallel_tool_calls=wire.parallel_tool_calls,
             call_limit=CallLimit(wire.max_tool_calls) if wire.max_tool_calls else None,
             thinking=_thinking(wire),
@@ -168,14 +159,9 @@ def read_response(body: bytes) -> ResponsesExchange:
         ),
         items=tuple(items),
         toolbox=Toolbox(fields, wire.tools, wire.tool_choice),
-        unapplied=tuple(_unapplied(fields, wire, items)),
         echoed={
             name: without_secrets(fields.values[name]) for name in ECHOED if name in fields.values
         },
-        instructions=wire.instructions,
-        stream=wire.stream,
-        store=wire.store,
-        background=wire.background,
         truncates=wire.truncation == "auto",
         summarizes=bool(wire.reasoning.summary or wire.reasoning.generate_summary),
         packs_reasoning=PACKED in wire.include,
@@ -187,7 +173,6 @@ def read_response(body: bytes) -> ResponsesExchange:
             None,
         ),
     )
-    return read.after()
 
 
 def _breaks_off(items: Sequence[Item]) -> bool:
@@ -245,7 +230,7 @@ def _system(instructions: str | None) -> tuple[Message, ...]:
     return (Message(role="system", parts=(TextPart(instructions),)),)
 
 
-def _answering(fields: Fields, wire: CreateWire) -> GenerationParams:
+def _answering(fields: Fields, wire: CreateWire, items: Sequence[Item]) -> GenerationParams:
     wants_logprobs = LOGPROBS in wire.include or wire.top_logprobs > 0
     return GenerationParams(
         sampling=read_sampling(fields),
@@ -255,6 +240,7 @@ def _answering(fields: Fields, wire: CreateWire) -> GenerationParams:
         keep_alive=read_keep_alive(fields, wire.keep_alive),
         shape=read_shape(fields),
         spelled={**fields.otherwise(), "max_tokens": "max_output_tokens", "messages": "input"},
+        unapplied=tuple(_unapplied(fields, wire, items)),
     )
 
 

@@ -55,7 +55,7 @@ api = Routes()
 async def create(request: AnyRequest, services: Services) -> ASGIApp:
     """Create a response to items and to the earlier turns that they continue."""
     reading = Reading(services, request.auth, held(request).take)
-    exchange, talk = await reading.whole(await reading.read(await request.body()))
+    exchange, talk = await reading.read(await request.body())
     exchange = replace(exchange, standard=STANDARD in request.headers)
     making = Making(services, request.auth, exchange)
     await making.prepare()
@@ -70,10 +70,9 @@ async def create(request: AnyRequest, services: Services) -> ASGIApp:
 async def input_tokens(request: AnyRequest, services: Services) -> InputTokens:
     """Count the prompt tokens of a response, without images."""
     reading = Reading(services, request.auth, held(request).take)
-    asked = (await reading.whole(await reading.read(await request.body())))[0].request
-
+    exchange, _ = await reading.read(await request.body())
     async with attended(request):
-        count = await services.count_tokens(call_of(request, asked), can_approve=True)
+        count = await services.count_tokens(call_of(request, exchange.request), can_approve=True)
     return InputTokens(count)
 
 
@@ -81,7 +80,7 @@ async def input_tokens(request: AnyRequest, services: Services) -> InputTokens:
 async def compact(request: AnyRequest, services: Services) -> ASGIApp:
     """Make a conversation shorter: what users said, and the model's summary of all."""
     reading = Reading(services, request.auth, held(request).take)
-    exchange, talk = await reading.whole(await reading.read(await request.body()))
+    exchange, talk = await reading.read(await request.body())
     if not exchange.request.model:
         raise InvalidRequest.at("model", "Required here.")
     name = fresh_id()

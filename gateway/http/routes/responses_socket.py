@@ -275,7 +275,8 @@ class _Turn:
         connection, services = self._connection, self._services
         access = services.authenticator.admit(connection.headers)  # it may be gone meanwhile
         reading = Reading(services, access, self.room.take, connection.memory)
-        exchange, talk = await reading.whole(self._meant(await reading.read(self.message.body)))
+        read, talk = await reading.read(self.message.body)
+        exchange = self._meant(read)
         making = self._making = Making(services, access, exchange, connection.memory)
         await making.prepare()
         call = Call(
@@ -293,14 +294,15 @@ class _Turn:
 
     def _meant(self, exchange: responses.ResponsesExchange) -> responses.ResponsesExchange:
         """With what the message says of the socket."""
-        unused = tuple(Unapplied(name, "a socket streams") for name in self.message.unused)
-        meant = replace(
+        unused = (Unapplied(name, "a socket streams") for name in self.message.unused)
+        answering = exchange.request.answering
+        told = replace(answering, unapplied=(*unused, *answering.unapplied))
+        return replace(
             exchange,
+            request=replace(exchange.request, answering=told),
             standard=STANDARD in self._connection.headers,
             generates=self.message.generates,
-            unapplied=(*exchange.unapplied, *unused),
         )
-        return meant.after() if unused else meant
 
     async def _send(self, message: Message) -> None:
         """What the response would send to a client of its own."""

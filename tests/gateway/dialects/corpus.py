@@ -41,7 +41,7 @@ READERS: Mapping[str, Mapping[str, Callable[[bytes], Any]]] = {
     "llamaserver": {"completion": read_completion, "infill": read_infill},
     "ollama": {"chat": ollama.read_chat, "generate": ollama.read_generate},
     "openai": {"chat": openai.read_chat, "text": openai.read_text},
-    "responses": {"response": responses.read_response},
+    "responses": {"response": lambda body: responses.read_response(body).after()},
     "tabby": {"load": read_load},
     "tgi": {
         "generate": partial(tgi.read_generate, stream=None),
@@ -98,7 +98,7 @@ def plain(value: Any) -> Any:
             fields = {
                 field.name: plain(getattr(value, field.name))
                 for field in msgspec.structs.fields(value)
-                if field.name not in ("toolbox", "whole")  # what `tools` and `request` come from
+                if field.name not in ("toolbox", "whole")  # what `opened` and `request` come from
                 and getattr(value, field.name) != _default(field)
             }
             kind = type(value).__name__

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from gateway.dialects import anthropic, cohere, kobold, ollama, openai, responses, tgi
 from gateway.dialects.fields import given_fields, order_object
 from gateway.dialects.llamaserver.request import read_completion, read_infill
-from gateway.dialects.responses import stored
+from gateway.dialects.responses import ResponsesExchange, stored
+from gateway.dialects.responses.items import referred
 from gateway.terms.errors import InvalidRequest
 from tests.growth import GROWTH, growth
 
@@ -186,6 +187,16 @@ INFILL = {
     "prompt": "c",
 }
 
+
+def read_response(body: bytes) -> ResponsesExchange:
+    """As the routes read it, with nothing before it; each reference is one to an item that is
+    there.
+    """
+    exchange = responses.read_response(body)
+    there = {"role": "user", "content": "Hi"}
+    return exchange.after(found=dict.fromkeys(referred(exchange.items), there))
+
+
 READERS: dict[str, tuple[Callable[[bytes], object], dict[str, Any]]] = {
     "chat": (openai.read_chat, CHAT),
     "messages": (anthropic.read_messages, ANTHROPIC),
@@ -202,7 +213,7 @@ READERS: dict[str, tuple[Callable[[bytes], object], dict[str, Any]]] = {
     "cohere vectors": (cohere.read_embed, COHERE),
     "tgi": (tgi.read_generate, TGI),
     "tei": (tgi.read_embed, TGI),
-    "responses": (responses.read_response, RESPONSES),
+    "responses": (read_response, RESPONSES),
     "conversation": (stored.read_conversation, {"items": RESPONSES["input"], "metadata": {}}),
 }
 
@@ -304,9 +315,9 @@ def _allowed(wire: Callable[[str], dict[str, Any]], size: int) -> dict[str, Any]
 
 
 HUGE: dict[str, tuple[Callable[[bytes], object], Callable[[int], dict[str, Any]]]] = {
-    "responses": (responses.read_response, lambda size: {"input": [CALL] * size}),
+    "responses": (read_response, lambda size: {"input": [CALL] * size}),
     "responses, tools": (
-        responses.read_response,
+        read_response,
         partial(_allowed, lambda name: {"type": "function", "name": name}),
     ),
     "chat, tools": (

@@ -46,7 +46,8 @@ ANSWERS: list[tuple[Event, ...]] = [
 
 
 def reply(**fields: Any) -> ResponsesReply:
-    exchange = read_response(msgspec.json.encode({"model": "asked", "input": "Hi", **fields}))
+    body = msgspec.json.encode({"model": "asked", "input": "Hi", **fields})
+    exchange = read_response(body).after()
     numbers = count()
     one = ResponsesReply(
         exchange, id="resp_1", created=1_700_000_000, new_id=lambda: str(next(numbers))

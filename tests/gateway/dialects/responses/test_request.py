@@ -1,5 +1,6 @@
 """What stands behind a body: the items of earlier responses. What bodies mean: request.jsonl."""
 
+from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
@@ -14,8 +15,9 @@ CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": '{"a
 RESULT = {"type": "function_call_output", "call_id": "c1", "output": "sunny"}
 
 
-def read(input: Any = "Hi", **fields: Any) -> ResponsesExchange:
-    return read_response(msgspec.json.encode({"model": "m", "input": input, **fields}))
+def read(input: Any = "Hi", history: Sequence[Any] = (), **fields: Any) -> ResponsesExchange:
+    body = msgspec.json.encode({"model": "m", "input": input, **fields})
+    return read_response(body).after(history)
 
 
 @pytest.mark.parametrize(
@@ -25,15 +27,15 @@ def test_an_answer_that_was_cut_is_gone_on_with(status: str | None, continues: b
     part = {"type": "output_text", "text": "1, 2,"}
     item = {"type": "message", "role": "assistant", "content": [part], "status": status}
     assert read([{"role": "user", "content": "Count."}, item]).request.continue_final is continues
-    assert read("", previous_response_id="r").after([item]).request.continue_final is continues
-    assert read([item]).after([]).request.continue_final is continues
-    assert read("More.").after([item]).request.continue_final is False
+    assert read("", [item], previous_response_id="r").request.continue_final is continues
+    assert read([item]).request.continue_final is continues
+    assert read("More.", [item]).request.continue_final is False
 
 
 def test_history_comes_first_and_instructions_before_it() -> None:
-    exchange = read("And?", instructions="New rules")
     history = kept(list(read([{"role": "user", "content": "Hi"}, CALL, RESULT]).items), new_id)
-    assert [message.role for message in exchange.after(history).request.messages] == [
+    exchange = read("And?", history, instructions="New rules")
+    assert [message.role for message in exchange.request.messages] == [
         "system",
         "user",
         "assistant",

@@ -46,9 +46,11 @@ HOSTED: dict[str, dict[str, Any]] = {
 }
 
 
-def read(tools: Sequence[Any], items: Any = "Hi", **fields: Any) -> ResponsesExchange:
+def read(
+    tools: Sequence[Any], items: Any = "Hi", history: Sequence[Any] = (), **fields: Any
+) -> ResponsesExchange:
     body = {"model": "m", "input": items, "tools": tools, **fields}
-    return read_response(msgspec.json.encode(body))
+    return read_response(msgspec.json.encode(body)).after(history)
 
 
 def names(exchange: ResponsesExchange) -> list[str]:
@@ -160,7 +162,16 @@ def test_deferred_tools_are_shown_once_a_search_found_them() -> None:
 def test_tools_that_items_add_count_in_what_is_stored_too() -> None:
     added = {"type": "additional_tools", "role": "developer", "tools": [PATCH]}
     assert names(read([], [added, {"role": "user", "content": "Hi"}])) == ["apply_patch"]
-    assert names(read([]).after([added])) == ["apply_patch"]
+    assert names(read([], history=[added])) == ["apply_patch"]
+
+
+def test_what_items_add_behind_what_is_stored_counts_once() -> None:
+    hosted, served = {"type": "web_search"}, {"type": "mcp", "server_label": "files"}
+    added = {"type": "additional_tools", "role": "developer", "tools": [hosted, served]}
+    before = {"role": "user", "content": "Hi"}
+    request = read([], [added], history=[before], previous_response_id="resp_1").request
+    assert [one.label for one in request.served] == ["files"]
+    assert [one.name for one in request.answering.unapplied] == ["input[1].tools[0]"]
 
 
 def test_a_search_that_nobody_here_does_shows_all_at_once_and_says_so() -> None:
