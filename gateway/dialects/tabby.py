@@ -333,11 +333,8 @@ class LoadReply(msgspec.Struct, eq=False):
 
     def loaded(self) -> bytes:
         """The last frames. A model that was there already took one step."""
-        if self._phase is None:
-            return self.progress(Progress("model", 1, 1)) + self._finished()
-        if self._phase != "model":
-            return self._finished() + self.progress(Progress("model", 1, 1)) + self._finished()
-        return self._finished()
+        begun = b"" if self._phase == "model" else self.progress(Progress("model", 1, 1))
+        return begun + self._finished()
 
     def _finished(self) -> bytes:
         assert self._phase is not None, "a phase begins before it ends"

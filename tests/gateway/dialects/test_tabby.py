@@ -39,6 +39,8 @@ def test_a_load_always_ends_with_the_model(steps: tuple[Progress, ...]) -> None:
     events = events_of(*steps)
     assert events[-1]["model_type"] == "model"
     assert events[-1]["status"] == "finished"
+    finished = [one["model_type"] for one in events if one["status"] == "finished"]
+    assert len(finished) == len(set(finished))
     assert all(0 <= one["module"] <= one["modules"] for one in events)
     assert all(one["modules"] > 0 for one in events)
 
