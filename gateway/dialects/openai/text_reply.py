@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from backends.contract.protocol import TokenLogprob
-from gateway.dialects.dialect import PLACEHOLDER, FrameTemplate, frame
+from gateway.dialects.dialect import frame
 from gateway.dialects.openai.logprobs import (
     EchoedPrompt,
     TextCuts,
@@ -21,7 +21,7 @@ from gateway.dialects.openai.logprobs import (
 )
 from gateway.dialects.openai.reply import CompletionObject, CompletionReply, StoppedChoice
 from gateway.dialects.openai.request import TextExchange
-from gateway.terms.events import Content, Delta, Finished, Usage, raw_text
+from gateway.terms.events import Delta, Finished, Usage, raw_text
 
 TextFinish: TypeAlias = Literal["stop", "length", "content_filter"]
 
@@ -109,7 +109,6 @@ class TextReply(CompletionReply):
     exchange: TextExchange
     echoes: Sequence[str] = ()
     _choices: list[_Growing] = msgspec.field(default_factory=list)
-    _templates: list[FrameTemplate] = msgspec.field(default_factory=list)
 
     def __post_init__(self) -> None:
         n, has_logprobs = self.exchange.request.answering.n, self._has_logprobs
@@ -118,8 +117,6 @@ class TextReply(CompletionReply):
             _Growing(index, text, has_logprobs, EchoedPrompt(text), TextOffsets(text))
             for index, text in enumerate(texts)
         ]
-        holes = (TextChoice(index=choice.index, text=PLACEHOLDER) for choice in self._choices)
-        self._templates = [FrameTemplate(frame(self._chunk(hole))) for hole in holes]
         self._unfinished = len(self._choices)
 
     def opening(self) -> bytes:
@@ -134,10 +131,6 @@ class TextReply(CompletionReply):
 
     def delta(self, delta: Delta) -> bytes:
         """Some more of one choice."""
-        match delta.events:
-            case (Content(text),) if text and not self._has_logprobs and self._usage is None:
-                # Nearly every delta.
-                return self._templates[delta.choice].render(text)
         return self._frames_of(tuple(self._choices[delta.choice].steps(delta)))
 
     def add(self, delta: Delta) -> None:
