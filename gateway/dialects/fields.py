@@ -233,6 +233,7 @@ def names_of(*known: Known) -> frozenset[str]:
     return frozenset().union(*names)
 
 
+EXACT = 2**53  # as floats all integers below it are
 MAX_DEPTH = 100  # of lists and objects in each other
 TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep."
 _NAMED_LEVELS = 6  # messages[0].tool_calls[0].function.arguments
@@ -262,7 +263,7 @@ class Fields(msgspec.Struct, frozen=True):
             return msgspec.convert(self.values, shape)
         except msgspec.ValidationError:
             pass  # nearly no body gets here: only then it is worth walking through all of it
-        return self.convert("", _with_integers(self.values, inspect.type_info(shape)), shape)
+        return self.convert("", _with_integers(self.values), shape)
 
     def convert(self, path: str, value: Any, kind: type[T]) -> T:
         """`value`, which stands at `path`, as a `kind`. Raises InvalidRequest."""
@@ -480,31 +481,16 @@ def _asks(value: Any) -> bool:
     return value is not None and value not in NOTHING
 
 
-def _with_integers(value: Any, kind: inspect.Type) -> Any:
-    """`value` with integral floats as ints wherever `kind` takes an int and no float.
-
-    As deep as `kind` is, however deep the value.
-    """
-    match kind, value:
-        case inspect.IntType(), float() if value.is_integer():
+def _with_integers(value: Any) -> Any:
+    """`value` with integral floats as ints, which are taken for floats too."""
+    match value:
+        case float() if value.is_integer() and abs(value) < EXACT:
             return int(value)
-        case inspect.UnionType(types), _:
-            takes_floats = any(isinstance(one, inspect.FloatType) for one in types)
-            for one in () if takes_floats and isinstance(value, float) else types:
-                value = _with_integers(value, one)
-            return value
-        case inspect.StructType(fields=fields), dict():
-            kinds = {field.encode_name: field.type for field in fields}
-            return {
-                name: _with_integers(item, kinds[name]) if name in kinds else item
-                for name, item in value.items()
-            }
-        case inspect.ListType(item_kind) | inspect.VarTupleType(item_kind), list():
-            return [_with_integers(item, item_kind) for item in value]
-        case inspect.TupleType(item_types=kinds), list() if len(kinds) == len(value):
-            return [_with_integers(*pair) for pair in zip(value, kinds, strict=True)]
-        case _:
-            return value
+        case list():
+            return [*map(_with_integers, value)]
+        case dict():
+            return {name: _with_integers(item) for name, item in value.items()}
+    return value
 
 
 # What clients send back that came in an answer and asks for nothing, and other servers' hints.
