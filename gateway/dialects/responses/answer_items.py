@@ -17,6 +17,7 @@ from gateway.dialects.dialect import named_frame
 from gateway.dialects.logprobs import LogprobWire, logprob_wire
 from gateway.dialects.responses.items import packed
 from gateway.dialects.responses.mcp_items import McpApprovalItem, McpCallItem, McpListItem
+from gateway.dialects.responses.tools import Kind as ToolKind
 from gateway.dialects.responses.tools import (
     Offered,
     arguments_of,
@@ -207,9 +208,7 @@ class CommandEvent(msgspec.Struct, frozen=True, kw_only=True):
     sequence_number: int
 
 
-Kind: TypeAlias = Literal[
-    "message", "reasoning", "raw", "summary", "call", "custom", "action", "mcp", "approval"
-]
+Kind: TypeAlias = ToolKind | Literal["message", "reasoning", "raw", "summary", "mcp", "approval"]
 
 
 class Form(msgspec.Struct, frozen=True):
@@ -229,12 +228,12 @@ FORMS: Mapping[Kind, Form] = {
     "reasoning": Form("rs_", "reasoning_text", "content_part", "content_index"),
     "raw": Form("rs_", "reasoning", "content_part", "content_index"),  # Open Responses' names
     "summary": Form("rs_", "reasoning_summary_text", "reasoning_summary_part", "summary_index"),
-    "call": Form("fc_", "function_call_arguments"),
+    "function": Form("fc_", "function_call_arguments"),
     "custom": Form("ctc_", "custom_tool_call_input"),
-    "action": Form("act_", ""),  # what a client does
     "mcp": Form("mcp_", "mcp_call_arguments"),
     "approval": Form("mcpr_", ""),
 }
+ACTION = Form("act_", "")  # of all other tools: what a client does
 
 
 def event(message: Any) -> bytes:
@@ -270,7 +269,7 @@ class PlacedItem(msgspec.Struct, eq=False):
 
 
 class GrowingItem(PlacedItem, eq=False):
-    """One item that the model writes. `offered`: the tool that is called; `packs`: see
+    """One item that the model writes. `offered`: the tool of a `call`; `packs`: see
     `encrypted_content`. Its `id` is given without the prefix of its kind.
     """
 
@@ -289,7 +288,7 @@ class GrowingItem(PlacedItem, eq=False):
 
     @property
     def _form(self) -> Form:
-        return FORMS[self.kind]
+        return FORMS.get(self.kind, ACTION)
 
     @property
     def _index(self) -> dict[str, Any]:
@@ -311,17 +310,9 @@ class GrowingItem(PlacedItem, eq=False):
     def grow(self, text: str, logprobs: tuple[TokenLogprob, ...] = ()) -> bytes:
         """Some more of it: the event of nearly every token."""
         wires = self.keep(text, logprobs)
-        return event(
-            GrownEvent(
-                type=f"response.{self._form.stem}.delta",
-                item_id=self.id,
-                output_index=self.place,
-                sequence_number=next(self.numbers),
-                logprobs=wires if self.kind == "message" else UNSET,
-                delta=text,
-                **self._index,
-            )
-        )
+        shown = wires if self.kind == "message" else UNSET
+        name = f"{self._form.stem}.delta"
+        return self.event(GrownEvent, name, logprobs=shown, delta=text, **self._index)
 
     def fragment(self, arguments: str) -> bytes:
         """Some more of a call's arguments."""
@@ -336,10 +327,10 @@ class GrowingItem(PlacedItem, eq=False):
         if self._input is not None and (left := self._input.finish()):
             yield self.grow(left)
         text = "".join(self._texts)
-        if self.kind == "action":
-            yield from self._commands()
-        else:
+        if self._form.stem:
             yield self._whole(text)
+        else:
+            yield from self._commands()
         if self._form.part:
             yield self._part_event("done", text)
         yield self.item_event("done", self.item(status))
@@ -350,8 +341,8 @@ class GrowingItem(PlacedItem, eq=False):
             f"{self._form.stem}.done",
             logprobs=self._logprobs if self.kind == "message" else UNSET,
             text=text if self.call is None else UNSET,
-            name=self._tool.name if self.kind == "call" else UNSET,
-            arguments=text or "{}" if self.kind in ("call", "mcp") else UNSET,
+            name=self.offered.name if self.offered and self.kind == "function" else UNSET,
+            arguments=text or "{}" if self.kind in ("function", "mcp") else UNSET,
             input=text if self.kind == "custom" else UNSET,
             **self._index,
         )
@@ -361,13 +352,9 @@ class GrowingItem(PlacedItem, eq=False):
         return self.event(PartEvent, name, part=part, **self._index)
 
     def _part(self, text: str) -> OutputText | ReasoningText | SummaryText:
-        match self.kind:
-            case "reasoning" | "raw":
-                return ReasoningText(text)
-            case "summary":
-                return SummaryText(text)
-            case _:
-                return self._output_text(text)
+        if self.kind == "message":
+            return self._output_text(text)
+        return SummaryText(text) if self.kind == "summary" else ReasoningText(text)
 
     def _output_text(self, text: str) -> OutputText:
         return OutputText(text=text, logprobs=tuple(self._logprobs) if text else ())
@@ -375,19 +362,14 @@ class GrowingItem(PlacedItem, eq=False):
     def item(self, status: Progress) -> OutputItem:
         """As it is now; without its text while it is in progress."""
         text = "" if status == "in_progress" else "".join(self._texts)
-        if self.call is not None:
-            return self._called(self.call, text, status)
+        if self.call is not None and self.offered is not None:
+            return self._called(self.call, self.offered, text, status)
         if self.kind == "message":
             content = () if status == "in_progress" else (self._output_text(text),)
             return MessageItem(id=self.id, status=status, content=content)
         return self._reasoning(text, status)
 
-    @property
-    def _tool(self) -> Offered:
-        return self.offered or Offered("function", self.call.name if self.call else "")
-
-    def _called(self, call: ToolOpened, text: str, status: Progress) -> OutputItem:
-        tool = self._tool
+    def _called(self, call: ToolOpened, tool: Offered, text: str, status: Progress) -> OutputItem:
         named: dict[str, Any] = {"name": tool.name, "namespace": tool.namespace or UNSET}
         known: dict[str, Any] = {"id": self.id, "call_id": call.id, "status": status}
         match tool.kind:
@@ -434,13 +416,3 @@ class GrowingItem(PlacedItem, eq=False):
             content=UNSET if sums else (ReasoningText(text),) if is_over else (),
             encrypted_content=packed(text) if self.packs and is_over else UNSET,
         )
-
-
-def kind_of(offered: Offered | None) -> Kind:
-    """What a call of such a tool is; None: the tool is unknown."""
-    match offered:
-        case Offered(kind="custom"):
-            return "custom"
-        case None | Offered(kind="function"):
-            return "call"
-    return "action"

@@ -24,12 +24,12 @@ from gateway.dialects.responses.answer_items import (
     PlacedItem,
     Progress,
     event,
-    kind_of,
 )
 from gateway.dialects.responses.items import ConversationWire
 from gateway.dialects.responses.mcp_calls import McpCall, list_events, list_item
 from gateway.dialects.responses.mcp_items import McpListItem, listed_before
 from gateway.dialects.responses.request import ResponsesExchange
+from gateway.dialects.responses.tools import Offered
 from gateway.terms.errors import GatewayError
 from gateway.terms.events import (
     ArgumentsGrown,
@@ -234,8 +234,8 @@ class ResponsesReply(Reply):
                 return self._grow_text("message", text, logprobs)
             case Reasoning(text) if text and self.exchange.request.thinking.shown != "hidden":
                 return self._grow_text(self._reasoning, text, ())
-            case ToolOpened(name=name):
-                return self._begin(kind_of(self.exchange.opened.offered.get(name)), one)
+            case ToolOpened():
+                return self._begin(one)
             case ArgumentsGrown(fragment=fragment) if fragment and self._current is not None:
                 return self._current.fragment(fragment)
             case ToolClosed():
@@ -260,19 +260,24 @@ class ResponsesReply(Reply):
         assert self._current is not None, "it has begun"
         return begun + self._current.grow(text, logprobs)
 
-    def _begin(self, kind: Kind, call: ToolOpened | None = None) -> bytes:
+    def _begin(self, what: Kind | ToolOpened) -> bytes:
         ended = self._leave()
-        placed = (self.new_id(), len(self._done), self._numbers)
-        if call is not None and (tool := self._served.get(call.name)) is not None:
-            is_approved = any(call.id == each.id for each in self.exchange.request.approved)
-            kind = "approval" if tool.waits and not is_approved else "mcp"
-            approved = call.id if is_approved else None
-            self._current = McpCall(*placed, kind, call, tool=tool, approved=approved)
-        else:
-            offered = self.exchange.opened.offered.get(call.name) if call else None
-            packs = self.exchange.packs_reasoning
-            self._current = GrowingItem(*placed, kind, call, offered, packs)
+        self._current = self._item(what, self.new_id(), len(self._done))
         return ended + b"".join(self._current.opening())
+
+    def _item(self, what: Kind | ToolOpened, id: str, place: int) -> GrowingItem:
+        """A text of a kind, or a call."""
+        if not isinstance(what, ToolOpened):
+            packs = self.exchange.packs_reasoning
+            return GrowingItem(id, place, self._numbers, what, packs=packs)
+        if (tool := self._served.get(what.name)) is not None:
+            is_approved = any(what.id == each.id for each in self.exchange.request.approved)
+            kind: Kind = "approval" if tool.waits and not is_approved else "mcp"
+            approved = what.id if is_approved else None
+            return McpCall(id, place, self._numbers, kind, what, tool=tool, approved=approved)
+        unknown = Offered("function", what.name)
+        offered = self.exchange.opened.offered.get(what.name, unknown)
+        return GrowingItem(id, place, self._numbers, offered.kind, what, offered)
 
     def _leave(self) -> bytes:
         """Something else follows: a call that is still open broke off."""
@@ -334,11 +339,6 @@ class ResponsesReply(Reply):
     def has_failed(self) -> bool:
         """Its last event said so."""
         return self._became.get("status") == "failed"
-
-    def cancel(self) -> None:
-        """It ends because its client said so."""
-        self._broken_off()
-        self._end_as("cancelled")
 
     def cancelled(self) -> bytes:
         """The last event of a stream that its client ended: incomplete, and its status says why."""

@@ -114,7 +114,7 @@ async def _in_background(
                 error = services.redacted(client_error(run.error), making.access)
                 run.take(reply.failed(error))
             if run.scope.cancelled_caught:
-                reply.cancel()
+                reply.cancelled()  # whoever reads its events sees them end
             with anyio.move_on_after(KEEPING, shield=True):
                 try:
                     await making.keep(run.sent() if making.exchange.stream else b"")
