@@ -381,12 +381,6 @@ class SearchWire(msgspec.Struct, frozen=True, kw_only=True):
     suggested: bool
 
 
-class DownloadOrder(msgspec.Struct, frozen=True):
-    """The model to download: `owner/name`, or `owner/name:Q4_K_M`."""
-
-    model: str
-
-
 class DownloadsWire(msgspec.Struct, frozen=True):
     """All downloads, the newest first."""
 
@@ -481,8 +475,8 @@ async def downloads(services: Services) -> DownloadsWire:
 
 
 @api(post, "/v1/admin/downloads", status_code=202, access="admin")
-async def begin(request: AnyRequest, services: Services, order: DownloadOrder) -> DownloadState:
-    """Start or resume a download in the background."""
+async def begin(request: AnyRequest, services: Services, order: ModelOrder) -> DownloadState:
+    """Start or resume a download in the background: `owner/name`, or `owner/name:Q4_K_M`."""
     model = hub_id(order.model)
     wanted = to_fetch(model)
     services.hub.root()  # that there is none is known at once
