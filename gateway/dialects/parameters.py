@@ -7,7 +7,8 @@ Knows no engine. Bounds are OpenAI's where it has them, TabbyAPI's otherwise, an
 
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Annotated, Any, TypeAlias, Union, get_type_hints
 
 import msgspec
@@ -24,8 +25,9 @@ from backends.contract.samplers import (
     SentTemperature,
 )
 from config.values import alike
-from gateway.dialects.fields import Fields
-from gateway.terms.request import RequestedSampling, Tool, ToolChoice
+from gateway.dialects.fields import Fields, Known
+from gateway.dialects.shapes import SHAPE_FIELDS, read_shape
+from gateway.terms.request import GenerationParams, RequestedSampling, Tool, ToolChoice
 
 Alternatives: TypeAlias = Annotated[int, Meta(ge=0, le=20)]  # with log probabilities, of each token
 MAX_BIAS = 100.0
@@ -222,31 +224,60 @@ _DURATION = re.compile(rf"[+-]?(?:{_PART.pattern})+", re.ASCII)
 _UNIT_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-def read_stop(fields: Fields, wire: str | list[str], field: str = "stop") -> tuple[str, ...]:
+def read_stop(fields: Fields, wire: str | list[str]) -> tuple[str, ...]:
     """Empty strings are dropped: frontends send them for fields left blank. Raises
     InvalidRequest.
     """
     texts = [wire] if isinstance(wire, str) else wire
     if len(texts) > MAX_STOPS:
-        raise fields.wrong(field, f"At most {MAX_STOPS} stop strings, got {len(texts)}.")
+        raise fields.wrong("stop", f"At most {MAX_STOPS} stop strings, got {len(texts)}.")
     if (longest := max(map(len, texts), default=0)) > MAX_STOP_LENGTH:
         message = f"At most {MAX_STOP_LENGTH} characters in a stop string, got {longest}."
-        raise fields.wrong(field, message)
+        raise fields.wrong("stop", message)
     return tuple(text for text in texts if text)
 
 
-def read_choice_mode(fields: Fields, path: str, mode: str, tools: Sequence[Tool]) -> ToolChoice:
-    """A tool choice that names no tool. Raises InvalidRequest."""
-    match mode:
-        case "none":
-            return "none"
-        case "auto":
-            return "auto"
-        case "required" if tools:
-            return "required"
-        case "required":
-            raise fields.wrong(path, "A call can't be required without tools.")
-    raise fields.wrong(path, f"Expected 'none', 'auto' or 'required', got {mode!r:.64}.")
+class AnswerWire(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of a request for an answer that several APIs have, by our names."""
+
+    model: str = ""
+    stream: bool = False
+    stop: str | list[str] = []
+    keep_alive: float | str | None = None  # ours
+
+
+def read_answering(
+    fields: Fields, wire: AnswerWire, *known: Known
+) -> Callable[..., GenerationParams]:
+    """How to generate, as far as it is read alike in these APIs, with what is not applied; a call
+    gives the rest, as with `alike`. `known`: what is read of `fields` besides `wire`, sampling and
+    shapes. Raises InvalidRequest.
+    """
+    return partial(
+        alike(GenerationParams, wire),
+        sampling=read_sampling(fields),
+        stop=read_stop(fields, wire.stop),
+        keep_alive=read_keep_alive(fields, wire.keep_alive),
+        shape=read_shape(fields),
+        streamed=wire.stream,
+        spelled=fields.otherwise(),
+        unapplied=fields.unapplied(type(wire), SamplingWire, SHAPE_FIELDS, *known),
+    )
+
+
+_MODES: Mapping[str, ToolChoice] = {"none": "none", "auto": "auto", "required": "required"}
+
+
+def read_choice_mode(fields: Fields, path: str, mode: str | None, *, has_tools: bool) -> ToolChoice:
+    """A tool choice that names no tool; without one: auto with tools, none without. Raises
+    InvalidRequest.
+    """
+    if mode is None:
+        return "auto" if has_tools else "none"
+    choice = fields.meant(path, mode, _MODES)
+    if choice == "required" and not has_tools:
+        raise fields.wrong(path, "A call can't be required without tools.")
+    return choice
 
 
 class FunctionWire(msgspec.Struct, frozen=True):

@@ -24,19 +24,12 @@ from gateway.dialects.anthropic.tools import (
     read_choice,
     read_tools,
 )
-from gateway.dialects.fields import Fields, read_fields
-from gateway.dialects.parameters import (
-    SamplingWire,
-    read_keep_alive,
-    read_sampling,
-    read_stop,
-)
+from gateway.dialects.fields import Fields, fields_of, json_object
+from gateway.dialects.parameters import AnswerWire, read_answering
 from gateway.dialects.parts import IMAGE_SCHEMES
-from gateway.dialects.shapes import SHAPE_FIELDS, read_shape
 from gateway.terms.errors import ThreadNotHeld
 from gateway.terms.request import (
     ChatRequest,
-    GenerationParams,
     ImagePart,
     Message,
     Part,
@@ -113,23 +106,20 @@ class ThreadWire(msgspec.Struct, frozen=True):
     type: str
 
 
-class MessagesWire(msgspec.Struct, frozen=True, kw_only=True):
+class MessagesWire(AnswerWire, frozen=True, kw_only=True):
     """A body, sampling aside."""
 
     messages: list[MessageWire]
     system: str | list[BlockWire] = ""
-    tools: list[ToolWire] = []
+    tools: Sequence[ToolWire] = ()
     tool_choice: ToolChoiceWire | None = None
-    model: str = ""
     max_tokens: Annotated[int, Meta(ge=1)] | None = None
-    stop_sequences: list[str] = []
-    stream: bool = False
+    stop: list[str] = msgspec.field(default_factory=list)
     thinking: ThinkingWire | None = None
     output_config: OutputConfigWire = OutputConfigWire()
     output_format: FormatWire | None = None  # its name before there was output_config
-    keep_alive: float | str | None = None  # ours
     context_management: ContextWire | None = None
-    mcp_servers: list[McpServerWire] = []
+    mcp_servers: Sequence[McpServerWire] = ()
     thread: ThreadWire | None = None  # "create" is left out, "continue" refused
 
 
@@ -154,24 +144,18 @@ def is_bookkeeping(block: BlockWire) -> bool:
 
 def read_turn(fields: Fields, path: str, wire: MessageWire) -> Iterator[Message]:
     """The messages that one turn is. Raises InvalidRequest."""
-    blocks = _blocks(wire.content)
-    match wire.role:
-        case "user":
-            yield from _user(fields, path, blocks)
-        case "assistant":
-            yield from _assistant(fields, path, blocks)
-        case "system":
-            parts = _parts(fields, f"{path}.content", blocks, ("text",))
-            yield Message(role="system", parts=parts)
-        case role:
-            message = f"Expected 'user', 'assistant' or 'system', got {role!r:.64}."
-            raise fields.wrong(f"{path}.role", message)
+    read = fields.meant(f"{path}.role", wire.role, _BY_ROLE)
+    return read(fields, path, _blocks(wire.content))
 
 
 def _blocks(content: str | list[BlockWire]) -> list[BlockWire]:
     if isinstance(content, list):
         return content
     return [BlockWire(type="text", text=content)] if content else []
+
+
+def _instructions(fields: Fields, path: str, blocks: Sequence[BlockWire]) -> Iterator[Message]:
+    yield Message(role="system", parts=_parts(fields, f"{path}.content", blocks, ("text",)))
 
 
 def _user(fields: Fields, path: str, blocks: Sequence[BlockWire]) -> Iterator[Message]:
@@ -254,6 +238,7 @@ def _said(fields: Fields, blocks: Sequence[tuple[str, BlockWire]]) -> Iterator[M
         )
 
 
+_BY_ROLE = {"user": _user, "assistant": _assistant, "system": _instructions}
 _KNOWN = ("text", "image", "document", "search_result", "compaction")
 
 
@@ -332,6 +317,9 @@ HARMLESS = {
 }
 
 
+NAMES = {"stop_sequences": "stop"}  # to ours
+
+
 class MessagesExchange(msgspec.Struct, frozen=True, kw_only=True):
     """A request, and the form of its answer."""
 
@@ -342,7 +330,7 @@ class MessagesExchange(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_messages(body: bytes) -> MessagesExchange:
     """What the body means. Raises InvalidRequest, which names the field."""
-    fields, history = _readable(read_fields(body))
+    fields, history = _readable(fields_of(json_object(body), names=NAMES))
     wire = fields.read(MessagesWire)
     if wire.thread is not None and wire.thread.type == "continue":
         message = "No conversations are held here; send all messages of this one."
@@ -350,7 +338,9 @@ def read_messages(body: bytes) -> MessagesExchange:
     tools, left_out = read_tools(fields, wire.tools, history, wire.tool_choice)
     served = read_servers(fields, wire.mcp_servers, wire.tools)
     edit = edited(_messages(fields, wire, history), wire.context_management)
+    answering = read_answering(fields, wire, HARMLESS)()
     unapplied = (
+        *answering.unapplied,
         *_unapplied(fields, wire),
         *left_out,
         *history.unapplied.values(),
@@ -360,7 +350,7 @@ def read_messages(body: bytes) -> MessagesExchange:
         request=ChatRequest(
             model=wire.model,
             messages=edit.messages,
-            answering=_answering(fields, wire, unapplied),
+            answering=msgspec.structs.replace(answering, unapplied=unapplied),
             tools=tools,
             tool_choice=read_choice(
                 fields, wire.tools, tools, wire.tool_choice, has_served=bool(served)
@@ -414,8 +404,7 @@ def _continues(last: Message) -> bool:
 
 
 def _unapplied(fields: Fields, wire: MessagesWire) -> Iterator[Unapplied]:
-    """What has no meaning here, named once however often it stands in the body."""
-    yield from fields.unapplied(MessagesWire, SamplingWire, SHAPE_FIELDS, HARMLESS)
+    """What else has no meaning here, named once however often it stands in the body."""
     system = wire.system if isinstance(wire.system, list) else []
     yield from all_unapplied(
         *(f"system[{k}]" for k, block in enumerate(system) if is_bookkeeping(block))
@@ -425,20 +414,6 @@ def _unapplied(fields: Fields, wire: MessagesWire) -> Iterator[Unapplied]:
     blocks = (block for message in wire.messages for block in _blocks(message.content))
     if any(block.type == "redacted_thinking" for block in blocks):
         yield Unapplied("messages[].content[].redacted_thinking")
-
-
-def _answering(
-    fields: Fields, wire: MessagesWire, unapplied: tuple[Unapplied, ...]
-) -> GenerationParams:
-    return GenerationParams(
-        sampling=read_sampling(fields),
-        max_tokens=wire.max_tokens,
-        stop=read_stop(fields, wire.stop_sequences, "stop_sequences"),
-        keep_alive=read_keep_alive(fields, wire.keep_alive),
-        shape=read_shape(fields),
-        spelled={"stop": "stop_sequences", **fields.otherwise()},
-        unapplied=unapplied,
-    )
 
 
 def _thinking(fields: Fields, wire: MessagesWire) -> Thinking:

@@ -15,6 +15,7 @@ import msgspec
 
 from gateway.dialects.anthropic.history import History
 from gateway.dialects.fields import Fields
+from gateway.dialects.parameters import read_choice_mode
 from gateway.terms.request import NamedTool, Tool, Unapplied
 from gateway.terms.request import ToolChoice as Choice
 
@@ -94,15 +95,13 @@ def read_choice(
     has_served: bool = False,
 ) -> Choice:
     """Whether a tool must be called. `has_served`: MCP servers have some. Raises InvalidRequest."""
+    has_tools = bool(tools) or has_served
     match wire:
         case None:
-            return "auto" if tools or has_served else "none"
-        case ToolChoiceWire(type="auto" | "none" as mode):
-            return "auto" if mode == "auto" else "none"
-        case ToolChoiceWire(type="any") if tools or has_served:
-            return "required"
-        case ToolChoiceWire(type="any"):
-            raise fields.wrong("tool_choice", "A call can't be required without tools.")
+            return read_choice_mode(fields, "tool_choice", None, has_tools=has_tools)
+        case ToolChoiceWire(type="auto" | "any" | "none" as kind):
+            mode = "required" if kind == "any" else kind
+            return read_choice_mode(fields, "tool_choice", mode, has_tools=has_tools)
         case ToolChoiceWire(type="tool", name=str(name)):
             if all(tool.name != name for tool in tools):
                 raise fields.wrong("tool_choice.name", _not_found(name, wires))

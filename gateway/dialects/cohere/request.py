@@ -25,18 +25,15 @@ from gateway.dialects.fields import (
     read_fields,
 )
 from gateway.dialects.parameters import (
+    AnswerWire,
     FunctionWire,
-    SamplingWire,
-    read_keep_alive,
-    read_sampling,
-    read_stop,
+    read_answering,
+    read_choice_mode,
 )
-from gateway.dialects.shapes import SHAPE_FIELDS, read_shape
 from gateway.terms.events import Encodings
 from gateway.terms.request import (
     ChatRequest,
     EmbeddingRequest,
-    GenerationParams,
     ImagePart,
     Message,
     Part,
@@ -44,7 +41,6 @@ from gateway.terms.request import (
     Thinking,
     Tool,
     ToolCall,
-    ToolChoice,
     all_unapplied,
 )
 
@@ -118,22 +114,18 @@ class FormatWire(msgspec.Struct, frozen=True, kw_only=True):
     json_schema: dict[str, Any] | None = None
 
 
-class ChatWire(msgspec.Struct, frozen=True, kw_only=True):
+class ChatWire(AnswerWire, frozen=True, kw_only=True):
     """A conversation to be continued, sampling aside; by our names."""
 
     messages: list[MessageWire]
-    model: str = ""
-    stream: bool = False
-    tools: list[ToolWire] = []
+    tools: Sequence[ToolWire] = ()
     strict_tools: bool = False
     tool_choice: Literal["REQUIRED", "NONE"] | None = None
-    documents: list[Any] = []
+    documents: Sequence[Any] = ()
     response_format: FormatWire = FormatWire()
     thinking: ThinkingWire | None = None
     max_tokens: Annotated[int, Meta(ge=1)] | None = None
-    stop: list[str] = []
     logprobs: bool = False
-    keep_alive: float | str | None = None
 
 
 class TextBlock(msgspec.Struct, frozen=True, tag="text"):
@@ -227,43 +219,26 @@ def read_chat(content: bytes) -> CohereExchange:
                 _message(fields, f"messages[{k}]", message)
                 for k, message in enumerate(wire.messages)
             ),
-            answering=_answering(fields, wire),
+            answering=read_answering(fields, wire)(logprobs=0 if wire.logprobs else None),
             tools=tuple(
                 _tool(fields, f"tools[{k}].function", tool.function, strict=wire.strict_tools)
                 for k, tool in enumerate(wire.tools)
             ),
-            tool_choice=_choice(fields, wire),
+            tool_choice=read_choice_mode(
+                fields,
+                "tool_choice",
+                wire.tool_choice and wire.tool_choice.lower(),
+                has_tools=bool(wire.tools),
+            ),
             thinking=_thinking(wire.thinking),
         ),
         stream=wire.stream,
     )
 
 
-def _answering(fields: Fields, wire: ChatWire) -> GenerationParams:
-    return GenerationParams(
-        sampling=read_sampling(fields),
-        max_tokens=wire.max_tokens,
-        stop=read_stop(fields, wire.stop),
-        logprobs=0 if wire.logprobs else None,
-        keep_alive=read_keep_alive(fields, wire.keep_alive),
-        shape=read_shape(fields),
-        streamed=wire.stream,
-        spelled=fields.otherwise(),
-        unapplied=fields.unapplied(ChatWire, SamplingWire, SHAPE_FIELDS),
-    )
-
-
 def _tool(fields: Fields, path: str, wire: FunctionWire, *, strict: bool) -> Tool:
     tool = wire.tool(fields, path)
     return msgspec.structs.replace(tool, strict=True) if strict else tool
-
-
-def _choice(fields: Fields, wire: ChatWire) -> ToolChoice:
-    if wire.tool_choice == "REQUIRED" and not wire.tools:
-        raise fields.wrong("tool_choice", "A call can't be required without tools.")
-    if wire.tool_choice == "REQUIRED":
-        return "required"
-    return "auto" if wire.tools and wire.tool_choice is None else "none"
 
 
 def _thinking(wire: ThinkingWire | None) -> Thinking:
@@ -315,7 +290,7 @@ def _part(fields: Fields, path: str, block: BlockWire) -> Part | None:
     raise fields.wrong(f"{path}.type", f"Expected {names}, got {block.type!r:.64}.")
 
 
-TYPES = ("float", "base64")
+TYPES = {"float": False, "base64": True}  # whether their vectors are written as base64
 
 
 class TextContent(msgspec.Struct, frozen=True, kw_only=True):
@@ -425,7 +400,7 @@ def read_embed(content: bytes) -> CohereEmbedding:
             unapplied=(*fields.unapplied(EmbedWire), *other),
         ),
         texts=texts,
-        types=tuple(wire.embedding_types) or TYPES[:1],
+        types=tuple(wire.embedding_types) or ("float",),
     )
 
 
@@ -436,9 +411,7 @@ def _refuse(fields: Fields, wire: EmbedWire) -> None:
     if wire.truncate == "START":
         raise fields.wrong("truncate", "Texts are cut at their end alone: 'END' or 'NONE'.")
     for kind in wire.embedding_types:
-        if kind not in TYPES:
-            message = f"Expected 'float' or 'base64', got {kind!r:.64}."
-            raise fields.wrong("embedding_types", message)
+        fields.meant("embedding_types", kind, TYPES)
 
 
 def _texts(fields: Fields, wire: EmbedWire) -> tuple[str, ...]:
@@ -456,7 +429,7 @@ def embed_body(exchange: CohereEmbedding, encoded: Encodings, id: str) -> bytes:
     """The JSON body of vectors."""
     billed = BilledInput(encoded.prompt_tokens)
     forms = {
-        kind: [written(vector, base64=kind == "base64") for vector in encoded.vectors]
+        kind: [written(vector, base64=TYPES[kind]) for vector in encoded.vectors]
         for kind in exchange.types
     }
     return body(

@@ -325,6 +325,7 @@ def _answering(fields: Fields, wire: AnsweringWire) -> GenerationParams:
         logprobs=wire.top_logprobs if wire.logprobs else None,
         keep_alive=read_keep_alive(fields, wire.keep_alive),
         shape=read_shape(fields),
+        streamed=wire.stream,
         spelled=options.otherwise(),
         unapplied=(
             *fields.unapplied(type(wire), SHAPE_FIELDS),

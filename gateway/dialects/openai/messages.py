@@ -235,22 +235,17 @@ def _choice(
     *,
     has_served: bool,
 ) -> tuple[ToolChoice, frozenset[str] | None]:
-    """The choice, and the tools it leaves (None: all). As with OpenAI: auto with tools, none
-    without.
-    """
+    """The choice, and the tools it leaves (None: all)."""
     match wire:
-        case None:
-            return ("auto" if tools or has_served else "none"), None
-        case "required" if has_served:
-            return "required", None
+        case None | str():
+            has_tools = bool(tools) or has_served
+            return read_choice_mode(fields, "tool_choice", wire, has_tools=has_tools), None
         case ToolChoiceWire(type="function" | "custom" as kind, named=NameWire(name)):
             require_tool(fields, f"tool_choice.{kind}.name", name, {tool.name for tool in tools})
             return NamedTool(name), None
         case ToolChoiceWire(type="allowed_tools", allowed_tools=AllowedToolsWire() as allowed):
             among, names = _among(fields, allowed, tools)
             return (among if names or has_served else "none"), names
-        case str(mode):
-            return read_choice_mode(fields, "tool_choice", mode, tools), None
         case _:
             raise fields.wrong(
                 "tool_choice",
@@ -268,5 +263,5 @@ def _among(
         kind = "custom" if tool.type == "custom" else "function"
         require_tool(fields, f"{path}.tools[{k}].{kind}.name", name, known)
     allowed = tuple(tool for tool in tools if tool.name in names)
-    mode = read_choice_mode(fields, f"{path}.mode", wire.mode, allowed)
+    mode = read_choice_mode(fields, f"{path}.mode", wire.mode, has_tools=bool(allowed))
     return mode, frozenset(tool.name for tool in allowed)

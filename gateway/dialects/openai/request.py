@@ -17,12 +17,11 @@ from gateway.dialects.fields import Fields, Known, read_fields
 from gateway.dialects.openai.messages import ConversationWire, read_conversation
 from gateway.dialects.parameters import (
     Alternatives,
+    AnswerWire,
     SamplingWire,
-    read_keep_alive,
-    read_sampling,
-    read_stop,
+    read_answering,
 )
-from gateway.dialects.shapes import SHAPE_FIELDS, read_shape
+from gateway.dialects.shapes import SHAPE_FIELDS
 from gateway.splitter import FORMATS
 from gateway.terms.request import (
     ChatRequest,
@@ -31,7 +30,6 @@ from gateway.terms.request import (
     TextPart,
     TextRequest,
     Thinking,
-    Unapplied,
     all_unapplied,
 )
 
@@ -89,17 +87,13 @@ class SpeculativeWire(msgspec.Struct, frozen=True):
     n_max: Drafted | None = None
 
 
-class AnsweringWire(msgspec.Struct, frozen=True, kw_only=True):
+class AnsweringWire(AnswerWire, frozen=True, kw_only=True):
     """The fields that chat and text completion share, sampling aside."""
 
-    model: str = ""
-    stream: bool = False
     stream_options: StreamOptionsWire = StreamOptionsWire()
     max_tokens: Annotated[int, Meta(ge=-1)] = -1
     min_tokens: Annotated[int, Meta(ge=0)] = 0
-    stop: str | list[str] = []
     n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] = 1
-    keep_alive: float | str | None = None
     id_slot: Annotated[int, Meta(ge=-1)] = -1  # llama-server's; -1: any
     lora: Annotated[list[LoraWire], Meta(max_length=MOST_ADAPTERS)] | None = None
     speculative: Drafted | SpeculativeWire | None = None
@@ -135,7 +129,7 @@ class ChatWire(AnsweringWire, frozen=True, kw_only=True):
     logprobs: bool | Alternatives = False
     top_logprobs: Alternatives | None = None
     parallel_tool_calls: bool = True
-    template_variables: dict[str, Any] = {}
+    template_variables: dict[str, Any] = msgspec.field(default_factory=dict)
     verbosity: str | None = None
     stop_in_reasoning: bool = False
     continue_final_message: bool | None = None
@@ -190,8 +184,6 @@ class TextExchange(AnswerForm, frozen=True, kw_only=True):
 
 
 UNOPENED = "add_generation_prompt"  # not applied where it is false and an answer is wanted
-_CHAT = (ChatWire, ConversationWire, SamplingWire, SHAPE_FIELDS)
-_TEXT = (TextWire, SamplingWire, SHAPE_FIELDS)
 
 
 def read_chat(body: bytes) -> ChatExchange:
@@ -212,12 +204,14 @@ def read_chat(body: bytes) -> ChatExchange:
     pointless = wire.add_generation_prompt is False and not continue_final
     unapplied = (*(all_unapplied(UNOPENED) if pointless else ()), *conversation.unapplied)
     logprobs = _chat_logprobs(fields, wire) if wire.logprobs or wire.top_logprobs else None
+    answering = _answering(fields, wire, logprobs, ConversationWire)
     return alike(ChatExchange, wire)(
         request=alike(ChatRequest, conversation)(
             model=wire.model,
             messages=messages,
             answering=msgspec.structs.replace(
-                _answering(fields, wire, logprobs, _CHAT, unapplied),
+                answering,
+                unapplied=(*unapplied, *answering.unapplied),
                 reports_progress=wire.return_progress and wire.stream,
             ),
             parallel_tool_calls=wire.parallel_tool_calls,
@@ -250,7 +244,7 @@ def read_text_fields(fields: Fields, *, least: int = 1) -> TextExchange:
         request=TextRequest(
             model=wire.model,
             prompts=read_texts(fields, "prompt", wire.prompt, "prompt"),
-            answering=_answering(fields, wire, logprobs, _TEXT),
+            answering=_answering(fields, wire, logprobs),
             suffix=wire.suffix or None,
             echo=wire.echo,
             add_bos=wire.add_bos,
@@ -271,26 +265,15 @@ def _refuse_unmet(fields: Fields) -> None:
 
 
 def _answering(
-    fields: Fields,
-    wire: AnsweringWire,
-    logprobs: int | None,
-    known: tuple[Known, ...],
-    unapplied: tuple[Unapplied, ...] = (),
+    fields: Fields, wire: AnsweringWire, logprobs: int | None, *known: Known
 ) -> GenerationParams:
-    return alike(GenerationParams, wire)(
-        sampling=read_sampling(fields),
+    return read_answering(fields, wire, *known)(
         max_tokens=None if wire.max_tokens == -1 else wire.max_tokens,
-        stop=read_stop(fields, wire.stop),
         logprobs=logprobs,
-        keep_alive=read_keep_alive(fields, wire.keep_alive),
         slot=None if wire.id_slot == -1 else wire.id_slot,
         adapters=_adapters(fields, wire.lora),
         drafts=_drafts(wire.speculative),
-        shape=read_shape(fields),
-        streamed=wire.stream,
-        further=fields.further(*known),
-        spelled=fields.otherwise(),
-        unapplied=(*unapplied, *fields.unapplied(*known)),
+        further=fields.further(type(wire), SamplingWire, SHAPE_FIELDS, *known),
         strict=wire.strict_parameters,
         reports=wire.return_parameters,
     )

@@ -20,7 +20,7 @@ from msgspec import Meta
 
 from gateway.dialects.custom import custom_call
 from gateway.dialects.fields import TOO_DEEP, Fields, fields_of, nests_deep
-from gateway.dialects.parameters import Alternatives
+from gateway.dialects.parameters import Alternatives, AnswerWire
 from gateway.dialects.parts import PartWire, read_parts
 from gateway.dialects.responses.past_calls import past_messages
 from gateway.dialects.responses.tools import ToolChoiceWire, ToolWire, joined
@@ -135,13 +135,12 @@ class PromptWire(msgspec.Struct, frozen=True):
     version: str | None = None
 
 
-class CreateWire(msgspec.Struct, frozen=True, kw_only=True):
+class CreateWire(AnswerWire, frozen=True, kw_only=True):
     """All of a body but the sampling parameters."""
 
-    model: str = ""
     input: str | list[Item] = ""
     instructions: str | None = None
-    tools: list[ToolWire] = []
+    tools: Sequence[ToolWire] = ()
     tool_choice: str | ToolChoiceWire | None = None
     parallel_tool_calls: bool = True
     reasoning: ReasoningWire = ReasoningWire()
@@ -150,16 +149,13 @@ class CreateWire(msgspec.Struct, frozen=True, kw_only=True):
     max_output_tokens: Annotated[int, Meta(ge=1)] | None = None
     max_tool_calls: Annotated[int, Meta(ge=1)] | None = None
     top_logprobs: Alternatives = 0
-    include: list[str] = []
-    metadata: Metadata = {}
-    stream: bool = False
+    include: Sequence[str] = ()
+    metadata: Metadata = msgspec.field(default_factory=dict)
     store: bool = True
     background: bool = False
     previous_response_id: str | None = None
     conversation: str | ConversationWire | None = None
-    stop: str | list[str] = []  # ours, as `keep_alive`
-    keep_alive: float | str | None = None
-    context_management: list[ManagementWire] = []
+    context_management: Sequence[ManagementWire] = ()
     prompt: PromptWire | None = None
 
 

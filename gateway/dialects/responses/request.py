@@ -7,12 +7,7 @@ import msgspec
 
 from config.values import alike
 from gateway.dialects.fields import Fields, read_fields
-from gateway.dialects.parameters import (
-    SamplingWire,
-    read_keep_alive,
-    read_sampling,
-    read_stop,
-)
+from gateway.dialects.parameters import read_answering
 from gateway.dialects.responses.items import (
     ConversationWire,
     CreateWire,
@@ -30,7 +25,6 @@ from gateway.dialects.responses.items import (
 from gateway.dialects.responses.mcp_items import approved_calls, settled
 from gateway.dialects.responses.tools import Toolbox, Tools
 from gateway.dialects.served import without_secrets
-from gateway.dialects.shapes import SHAPE_FIELDS, read_shape
 from gateway.terms.errors import NotFound
 from gateway.terms.request import (
     CallLimit,
@@ -52,6 +46,7 @@ INCLUDED = (
     "message.input_image.image_url",
     "computer_call_output.output.image_url",
 )
+TRUNCATES = {"auto": True, "disabled": False}
 # What an answer repeats of its request as it came.
 ECHOED = (
     "max_tool_calls",
@@ -162,7 +157,7 @@ def read_response(body: bytes) -> ResponsesExchange:
         echoed={
             name: without_secrets(fields.values[name]) for name in ECHOED if name in fields.values
         },
-        truncates=wire.truncation == "auto",
+        truncates=fields.meant("truncation", wire.truncation, TRUNCATES),
         summarizes=bool(wire.reasoning.summary or wire.reasoning.generate_summary),
         packs_reasoning=PACKED in wire.include,
         previous=wire.previous_response_id,
@@ -188,9 +183,8 @@ def _breaks_off(items: Sequence[Item]) -> bool:
     )
 
 
-def _unapplied(fields: Fields, wire: CreateWire, items: Sequence[Item]) -> Iterator[Unapplied]:
-    """What has no meaning here, and reasoning that was packed elsewhere."""
-    yield from fields.unapplied(CreateWire, SamplingWire, SHAPE_FIELDS)
+def _unapplied(wire: CreateWire, items: Sequence[Item]) -> Iterator[Unapplied]:
+    """What has no meaning here in its fields, and reasoning that was packed elsewhere."""
     plain = [item for item in items if is_plain(item)]
     yield from Fields({"input": plain}, {}).unapplied(InputWire)
     if any(item.get("type") == "configuration_update" for item in items):
@@ -214,9 +208,6 @@ def _refuse_contradictions(fields: Fields, wire: CreateWire) -> None:
         raise fields.wrong("conversation", "Not together with previous_response_id.")
     if wire.background and not wire.store:
         raise fields.wrong("background", "A background response must be stored: store is false.")
-    if wire.truncation not in ("auto", "disabled"):
-        message = f"Expected 'auto' or 'disabled', got {wire.truncation!r:.64}."
-        raise fields.wrong("truncation", message)
 
 
 def _conversation(wire: CreateWire) -> str | None:
@@ -232,16 +223,13 @@ def _system(instructions: str | None) -> tuple[Message, ...]:
 
 def _answering(fields: Fields, wire: CreateWire, items: Sequence[Item]) -> GenerationParams:
     wants_logprobs = LOGPROBS in wire.include or wire.top_logprobs > 0
-    return GenerationParams(
-        sampling=read_sampling(fields),
+    answering = read_answering(fields, wire)(
         max_tokens=wire.max_output_tokens,
-        stop=read_stop(fields, wire.stop),
         logprobs=wire.top_logprobs if wants_logprobs else None,
-        keep_alive=read_keep_alive(fields, wire.keep_alive),
-        shape=read_shape(fields),
         spelled={**fields.otherwise(), "max_tokens": "max_output_tokens", "messages": "input"},
-        unapplied=tuple(_unapplied(fields, wire, items)),
     )
+    unapplied = (*answering.unapplied, *_unapplied(wire, items))
+    return msgspec.structs.replace(answering, unapplied=unapplied)
 
 
 def _thinking(wire: CreateWire) -> Thinking:

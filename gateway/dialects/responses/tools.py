@@ -300,20 +300,19 @@ class Toolbox:
         self, tools: tuple[Tool, ...], offered: Mapping[str, Offered]
     ) -> tuple[ToolChoice, frozenset[str] | None, tuple[Unapplied, ...]]:
         """The choice, which tools it leaves (None: all), and what of it is not ours."""
-        free: ToolChoice = "auto" if tools or self._served else "none"
+        has_tools = bool(tools or self._served)
+        free = read_choice_mode(self._fields, "tool_choice", None, has_tools=has_tools)
         match self._choice:
             case None | ToolChoiceWire(type="mcp"):  # see `served_choice`
                 return free, None, ()
-            case "required" if self._served:
-                return "required", None, ()
-            case str(mode):
-                if mode == "required" and not tools and self._left_out:
-                    return free, None, (Unapplied("tool_choice", NOT_OURS),)
-                return read_choice_mode(self._fields, "tool_choice", mode, tools), None, ()
+            case str(mode) if mode != "required" or has_tools or not self._left_out:
+                choice = read_choice_mode(self._fields, "tool_choice", mode, has_tools=has_tools)
+                return choice, None, ()
             case ToolChoiceWire(type="allowed_tools") as wire:
                 return self._among(wire, tools, offered)
-            case wire if name := self._named("tool_choice", wire, _by_choice(offered)):
-                return NamedTool(name), None, ()
+            case ToolChoiceWire() as wire:
+                if name := self._named("tool_choice", wire, _by_choice(offered)):
+                    return NamedTool(name), None, ()
         return free, None, (Unapplied("tool_choice", NOT_OURS),)
 
     def _among(
@@ -330,7 +329,7 @@ class Toolbox:
         mode = wire.mode
         if mode == "required" and missing and not allowed:
             mode = "none"
-        choice = read_choice_mode(self._fields, "tool_choice.mode", mode, allowed)
+        choice = read_choice_mode(self._fields, "tool_choice.mode", mode, has_tools=bool(allowed))
         if not (allowed or self._served):
             choice = "none"
         return choice, frozenset(tool.name for tool in allowed), missing

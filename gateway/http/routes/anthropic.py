@@ -74,7 +74,7 @@ MESSAGES = Body(
     name="AnthropicMessagesRequest",
     about="A conversation to continue, in Anthropic's format.",
     shapes=(MessagesWire, SamplingWire),
-    names={"max_tokens": ("max_tokens",)},
+    names={"max_tokens": ("max_tokens",), "stop": ("stop_sequences",)},
 )
 
 api[messages] = Described(
