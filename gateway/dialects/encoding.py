@@ -3,7 +3,9 @@ encoding of vectors.
 """
 
 from base64 import b64encode
-from typing import Annotated, TypeAlias
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -11,7 +13,15 @@ from msgspec import Meta
 from backends.contract.encoder import values
 from gateway.dialects.fields import Fields
 from gateway.terms.events import Encodings
-from gateway.terms.request import EmbeddingRequest, Purpose, RerankRequest, ScoreRequest
+from gateway.terms.request import (
+    EmbeddingRequest,
+    EncodingParams,
+    Purpose,
+    RerankRequest,
+    ScoreRequest,
+)
+
+Asked = TypeVar("Asked", bound=EncodingParams)
 
 Token: TypeAlias = Annotated[int, Meta(ge=0)]
 Input: TypeAlias = str | list[str | Token | list[Token]]
@@ -73,6 +83,27 @@ class ScoreExchange(msgspec.Struct, frozen=True, kw_only=True):
     """A request for the scores of pairs."""
 
     request: ScoreRequest
+
+
+class EncodingWire(msgspec.Struct, frozen=True, kw_only=True):
+    """The field that all of their bodies have."""
+
+    model: str = ""
+
+
+def read_encoding(
+    kind: type[Asked], fields: Fields, wire: EncodingWire, field: str, *sent: str
+) -> Callable[..., Asked]:
+    """A request for vectors or scores of what the client calls `field`, as far as it is read alike;
+    a call gives the rest, as with `alike`. `sent`: what is read here, and handed on all the same.
+    """
+    return partial(
+        kind,
+        model=wire.model,
+        field=field,
+        further=fields.further(type(wire), sent=sent),
+        unapplied=fields.unapplied(type(wire)),
+    )
 
 
 def read_texts(fields: Fields, field: str, wire: Input, called: str = "text") -> tuple[Text, ...]:

@@ -17,12 +17,14 @@ from gateway.dialects.dialect import Dialect, body
 from gateway.dialects.encoding import (
     BilledInput,
     CohereVersion,
+    EncodingWire,
     InputUsage,
     Limit,
     RerankExchange,
     ScoreExchange,
     limit,
     positive,
+    read_encoding,
     usage_of,
 )
 from gateway.dialects.fields import Fields, read_fields
@@ -38,13 +40,12 @@ class DocumentWire(msgspec.Struct, frozen=True):
     text: str
 
 
-class RerankWire(msgspec.Struct, frozen=True, kw_only=True):
+class RerankWire(EncodingWire, frozen=True, kw_only=True):
     """Documents to rank by relevance to the query. `texts`: TEI's name for them."""
 
     query: str
     documents: list[str | DocumentWire] | None = None
     texts: list[str] | None = None
-    model: str = ""
     top_n: int | None = None
     top_k: int | None = None  # Voyage's name for it
     return_documents: bool = False
@@ -90,6 +91,7 @@ class RerankList(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", 
     meta: RerankMeta
 
 
+_SENT = ("truncate", "truncate_prompt_tokens")
 VOYAGE = frozenset(("top_k", "truncation"))  # its client sends them always
 
 
@@ -100,15 +102,11 @@ def read_rerank(content: bytes, version: str = "1") -> RerankExchange:
     field, documents = _documents(fields, wire)
     top_n, top_k = (positive(fields, name, getattr(wire, name)) for name in ("top_n", "top_k"))
     return RerankExchange(
-        request=RerankRequest(
-            model=wire.model,
-            field=field,
+        request=read_encoding(RerankRequest, fields, wire, field, *_SENT)(
             query=wire.query,
             documents=documents,
             truncate=wire.truncate and wire.truncation,
             most_tokens=limit(wire.truncate_prompt_tokens),
-            further=fields.further(RerankWire, sent=("truncate", "truncate_prompt_tokens")),
-            unapplied=fields.unapplied(RerankWire),
         ),
         top_n=top_k if top_n is None else top_n,
         texts=wire.return_documents or wire.return_text,
@@ -159,12 +157,11 @@ def _score(at: int, score: float, text: str, exchange: RerankExchange) -> ScoreW
 Texts: TypeAlias = str | list[str]
 
 
-class ScoreBody(msgspec.Struct, frozen=True, kw_only=True):
+class ScoreBody(EncodingWire, frozen=True, kw_only=True):
     """Texts to compare: one to each of several, or as many of both. `queries` and `documents` are
     vLLM's newer names for its `text_1` and `text_2`.
     """
 
-    model: str = ""
     text_1: Texts | None = None
     text_2: Texts | None = None
     queries: Texts | None = None
@@ -201,21 +198,17 @@ def read_score(content: bytes) -> ScoreExchange:
     wire = fields.read(ScoreBody)
     first = _texts(fields, ("text_1", wire.text_1), ("queries", wire.queries))
     second = _texts(fields, ("text_2", wire.text_2), ("documents", wire.documents))
+    field = "text_2" if wire.documents is None else "documents"
     if len(first) == 1:
         first *= len(second)
     if len(first) != len(second):
-        name = "text_2" if wire.documents is None else "documents"
         message = f"Expected as many texts as those they are compared with: {len(first)}."
-        raise fields.wrong(name, message)
+        raise fields.wrong(field, message)
     return ScoreExchange(
-        request=ScoreRequest(
-            model=wire.model,
-            field="text_2" if wire.documents is None else "documents",
+        request=read_encoding(ScoreRequest, fields, wire, field, "truncate_prompt_tokens")(
             pairs=tuple(zip(first, second, strict=True)),
             truncate=wire.truncate_prompt_tokens is not None,
             most_tokens=limit(wire.truncate_prompt_tokens),
-            further=fields.further(ScoreBody, sent=("truncate_prompt_tokens",)),
-            unapplied=fields.unapplied(ScoreBody),
         ),
     )
 

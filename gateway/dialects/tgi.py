@@ -15,8 +15,10 @@ from backends.contract.protocol import Candidate, TokenLogprob
 from gateway.dialects.dialect import Dialect, Reply, body, frame
 from gateway.dialects.encoding import (
     EmbeddingExchange,
+    EncodingWire,
     Input,
     positive,
+    read_encoding,
     read_texts,
     written,
 )
@@ -51,7 +53,7 @@ class ParametersWire(msgspec.Struct, frozen=True, kw_only=True):
     grammar: Any = None
 
 
-class EmbedWire(msgspec.Struct, frozen=True, kw_only=True):
+class EmbedWire(EncodingWire, frozen=True, kw_only=True):
     """Texts or token ids to embed."""
 
     inputs: Input
@@ -60,7 +62,6 @@ class EmbedWire(msgspec.Struct, frozen=True, kw_only=True):
     prompt_name: str | None = None
     dimensions: int | None = None
     encoding_format: Literal["float", "base64"] = "float"
-    model: str = ""
 
 
 class InputsWire(msgspec.Struct, frozen=True, kw_only=True):
@@ -198,14 +199,11 @@ def read_embed(content: bytes) -> EmbeddingExchange:
     fields = read_fields(content)
     wire = fields.read(EmbedWire)
     return EmbeddingExchange(
-        request=EmbeddingRequest(
-            model=wire.model,
-            field="inputs",
+        request=read_encoding(EmbeddingRequest, fields, wire, "inputs", "truncate")(
             inputs=read_texts(fields, "inputs", wire.inputs),
             dimensions=positive(fields, "dimensions", wire.dimensions),
             prompt=wire.prompt_name,
             truncate=wire.truncate,
-            further=fields.further(EmbedWire, sent=("truncate",)),
             unapplied=(
                 *fields.unapplied(EmbedWire),
                 *(() if wire.normalize else all_unapplied("normalize")),

@@ -14,8 +14,10 @@ from gateway.dialects.encoding import (
     PURPOSES,
     BilledInput,
     CohereVersion,
+    EncodingWire,
     Token,
     positive,
+    read_encoding,
     written,
 )
 from gateway.dialects.fields import (
@@ -306,15 +308,14 @@ class EmbedInput(msgspec.Struct, frozen=True):
     content: list[TextContent]
 
 
-class EmbedWire(msgspec.Struct, frozen=True, kw_only=True):
+class EmbedWire(EncodingWire, frozen=True, kw_only=True):
     """Texts to embed."""
 
-    model: str = ""
     texts: list[str] | None = None
     inputs: list[EmbedInput] | None = None
-    images: list[str] = []
+    images: Sequence[str] = ()
     input_type: str | None = None
-    embedding_types: list[str] = []  # none: float
+    embedding_types: Sequence[str] = ()  # none: float
     output_dimension: int | None = None
     max_tokens: int | None = None
     truncate: Literal["NONE", "START", "END"] = "END"
@@ -384,19 +385,17 @@ def read_embed(content: bytes) -> CohereEmbedding:
     fields = read_fields(content)
     wire = fields.read(EmbedWire)
     _refuse(fields, wire)
+    field = "inputs" if wire.texts is None else "texts"
     texts = _texts(fields, wire)
     purpose = PURPOSES.get((wire.input_type or "").lower())
     other = all_unapplied("input_type") if wire.input_type and purpose is None else ()
     return CohereEmbedding(
-        request=EmbeddingRequest(
-            model=wire.model,
-            field="inputs" if wire.texts is None else "texts",
+        request=read_encoding(EmbeddingRequest, fields, wire, field)(
             inputs=texts,
             dimensions=positive(fields, "output_dimension", wire.output_dimension),
             purpose=purpose,
             truncate=wire.truncate == "END",
             most_tokens=positive(fields, "max_tokens", wire.max_tokens),
-            further=fields.further(EmbedWire),
             unapplied=(*fields.unapplied(EmbedWire), *other),
         ),
         texts=texts,

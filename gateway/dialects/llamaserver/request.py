@@ -18,8 +18,10 @@ from config.values import alike
 from gateway.dialects.dialect import body, frame
 from gateway.dialects.encoding import (
     EmbeddingExchange,
+    EncodingWire,
     Input,
     Token,
+    read_encoding,
     read_texts,
     written,
 )
@@ -540,12 +542,11 @@ def _fields(values: dict[str, Any]) -> Fields:
 EUCLIDEAN = 2  # the length of a vector that models are normalized by
 
 
-class EmbeddingBody(msgspec.Struct, frozen=True, kw_only=True):
+class EmbeddingBody(EncodingWire, frozen=True, kw_only=True):
     """Texts or token ids, in either of two fields."""
 
     content: Input | None = None
     input: Input | None = None
-    model: str = ""
     embd_normalize: int = EUCLIDEAN
 
 
@@ -568,12 +569,8 @@ def read_embedding(content: bytes) -> EmbeddingExchange:
     if texts is None:
         raise fields.wrong("content", "This field is required.")
     return EmbeddingExchange(
-        request=EmbeddingRequest(
-            model=wire.model,
-            field=field,
-            inputs=read_texts(fields, field, texts),
-            further=fields.further(EmbeddingBody),
-            unapplied=fields.unapplied(EmbeddingBody),
+        request=read_encoding(EmbeddingRequest, fields, wire, field)(
+            inputs=read_texts(fields, field, texts)
         ),
     )
 

@@ -14,7 +14,14 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from gateway.dialects.dialect import Reply, body, line
-from gateway.dialects.encoding import EmbeddingExchange, positive, read_texts, written
+from gateway.dialects.encoding import (
+    EmbeddingExchange,
+    EncodingWire,
+    positive,
+    read_encoding,
+    read_texts,
+    written,
+)
 from gateway.dialects.fields import Fields, fields_of, read_fields
 from gateway.dialects.logprobs import LogprobWire, logprob_wire
 from gateway.dialects.ollama.request import CalledWire, CallWire, Presence, Preset, with_tag
@@ -357,24 +364,22 @@ def _details(seen: Seen) -> Details:
     )
 
 
-class EmbedWire(msgspec.Struct, frozen=True, kw_only=True):
+class EmbedWire(EncodingWire, frozen=True, kw_only=True):
     """Texts to embed. Without texts, the model is loaded or unloaded."""
 
-    model: str = ""
-    input: str | list[str] = []
+    input: str | list[str] = msgspec.field(default_factory=list)
     truncate: bool = True
     dimensions: int | None = None
     keep_alive: float | str | None = None
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
-class OldEmbedWire(msgspec.Struct, frozen=True, kw_only=True):
+class OldEmbedWire(EncodingWire, frozen=True, kw_only=True):
     """One text to embed. Without it, the model is loaded or unloaded."""
 
-    model: str = ""
     prompt: str = ""
     keep_alive: float | str | None = None
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class Embedded(msgspec.Struct, frozen=True, kw_only=True):
@@ -423,14 +428,11 @@ def _embedding(
     if not texts:
         return Presence(model=wire.model, keep_alive=keep_alive)
     return EmbeddingExchange(
-        request=EmbeddingRequest(
-            model=wire.model,
-            field=field,
+        request=read_encoding(EmbeddingRequest, fields, wire, field, "truncate")(
             inputs=read_texts(fields, field, texts),
             dimensions=positive(fields, "dimensions", dimensions),
             truncate=truncate,
             keep_alive=keep_alive,
-            further=fields.further(type(wire), sent=("truncate",)),
             unapplied=(
                 *fields.unapplied(type(wire)),
                 *fields_of(wire.options, "options.").unapplied(),  # nothing is generated

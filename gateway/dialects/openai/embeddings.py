@@ -13,11 +13,13 @@ import msgspec
 from gateway.dialects.dialect import body
 from gateway.dialects.encoding import (
     EmbeddingExchange,
+    EncodingWire,
     Input,
     InputUsage,
     Limit,
     limit,
     positive,
+    read_encoding,
     read_purpose,
     read_texts,
     usage_of,
@@ -28,11 +30,10 @@ from gateway.terms.events import Encodings
 from gateway.terms.request import EmbeddingRequest
 
 
-class EmbeddingsWire(msgspec.Struct, frozen=True, kw_only=True):
+class EmbeddingsWire(EncodingWire, frozen=True, kw_only=True):
     """Texts or token ids to embed."""
 
     input: Input
-    model: str = ""
     encoding_format: Literal["float", "base64"] = "float"
     embedding_type: Literal["float", "base64"] | None = None  # Jina's
     output_dtype: Literal["float"] | None = None  # Voyage's
@@ -89,17 +90,13 @@ def read_embeddings(content: bytes) -> EmbeddingExchange:
     truncate = wire.truncate_prompt_tokens is not None if wire.truncate is None else wire.truncate
     size = "output_dimension" if wire.dimensions is None else "dimensions"
     return EmbeddingExchange(
-        request=EmbeddingRequest(
-            model=wire.model,
-            field="input",
+        request=read_encoding(EmbeddingRequest, fields, wire, "input", *_SENT)(
             inputs=read_texts(fields, "input", wire.input),
             dimensions=positive(fields, size, getattr(wire, size)),
             truncate=truncate,
             most_tokens=limit(wire.truncate_prompt_tokens),
             prompt=wire.prompt_name,
             purpose=read_purpose(fields, wire.input_type),
-            further=fields.further(EmbeddingsWire, sent=_SENT),
-            unapplied=fields.unapplied(EmbeddingsWire),
         ),
         base64="base64" in (wire.encoding_format, wire.embedding_type),
     )
