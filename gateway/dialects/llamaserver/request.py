@@ -123,10 +123,9 @@ def _exchange(
     request = msgspec.structs.replace(
         read.request, prompts=prompts, fill=fill, answering=answering, returns_prompts=True
     )
-    return CompletionExchange(
+    return alike(CompletionExchange, wire)(
         request=request,
         stream=read.stream,
-        return_tokens=wire.return_tokens,
         post_sampling_probs=answering.after_samplers,
         response_fields=tuple(wire.response_fields),
     )

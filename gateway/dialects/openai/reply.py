@@ -78,7 +78,7 @@ class CompletionReply(Reply):
 
     @property
     def _usage(self) -> UsageSoFar | None:
-        return self.facts.usage if self.exchange.continuous_usage else None
+        return self.facts.usage if self.exchange.stream_options.is_continuous else None
 
     @property
     def _has_logprobs(self) -> bool:
@@ -91,7 +91,8 @@ class CompletionReply(Reply):
         end = b""
         if self._end is not None:
             end = frame(msgspec.structs.replace(self._chunk(self._end), timings=timings(usage)))
-        include_usage, parameters = self.exchange.include_usage, self.facts.parameters
+        include_usage = self.exchange.stream_options.include_usage
+        parameters = self.facts.parameters
         if not include_usage and parameters is UNSET:
             return end + DONE
         cost = self._cost(usage) if include_usage else {}
@@ -102,7 +103,7 @@ class CompletionReply(Reply):
         """Chunks with these steps of one choice; the last of all waits for `closing`."""
         if choices and choices[-1].finish_reason is not None:
             self._unfinished -= 1
-            if not self._unfinished and not self.exchange.include_usage:
+            if not self._unfinished and not self.exchange.stream_options.include_usage:
                 *choices, self._end = choices
         return b"".join([frame(self._chunk(choice)) for choice in choices])
 

@@ -166,8 +166,7 @@ class AnswerForm(msgspec.Struct, frozen=True, kw_only=True):
     """How an answer is written."""
 
     stream: bool = False
-    include_usage: bool = False
-    continuous_usage: bool = False
+    stream_options: StreamOptionsWire = StreamOptionsWire()
     loading_text: bool | None = None  # the wait for the model is reported; None: not given
 
 
@@ -221,8 +220,6 @@ def read_chat(body: bytes) -> ChatExchange:
             allow_control_tokens=wire.allow_control_tokens,
             format=wire.answer_format,
         ),
-        include_usage=bool(wire.stream_options.include_usage),
-        continuous_usage=wire.stream_options.is_continuous,
     )
 
 
@@ -249,8 +246,6 @@ def read_text_fields(fields: Fields, *, least: int = 1) -> TextExchange:
             echo=wire.echo,
             add_bos=wire.add_bos,
         ),
-        include_usage=bool(wire.stream_options.include_usage),
-        continuous_usage=wire.stream_options.is_continuous,
     )
 
 
