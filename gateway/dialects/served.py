@@ -60,7 +60,6 @@ def read_served(fields: Fields, path: str, wire: McpToolWire, *, asks: bool) -> 
     allowed, only_reading = _allowed(wire.allowed_tools)
     return ServedTools(
         label=wire.server_label,
-        name="" if wire.server_url else wire.server_label,
         url=wire.server_url or "",
         headers=_headers(fields, path, wire),
         allowed=allowed,

@@ -146,7 +146,7 @@ class McpServers:
     def of_model(self, model: str, access: Access) -> tuple[ServedTools, ...]:
         """The servers that a model always has, as far as the key may use them."""
         return tuple(
-            ServedTools(label=name, name=name, field=f"mcp.{name}")
+            ServedTools(label=name, field=f"mcp.{name}")
             for name in self._of_models.get(model, ())
             if (config := self._configs.get(name)) is not None and _may_use(config, access)
         )
@@ -192,7 +192,7 @@ class McpServers:
             server = self._server(each, access, tasks)
             tools.add(each, server, await _listed(each, server))
         except ToolServerFailed as error:
-            log.warning("mcp server failed", server=each.name, reason=error.message)
+            log.warning("mcp server failed", server=each.label, reason=error.message)
             tools.unapplied.append(Unapplied(each.field, error.message))
 
     def _server(self, wanted: ServedTools, access: Access, tasks: TaskGroup) -> "McpServer":
@@ -211,9 +211,9 @@ class McpServers:
         if wanted.url:
             found = [config for config in usable if config.serves(wanted.url)]
         else:
-            found = [each for each in usable if each.name == wanted.name and not each.is_open]
+            found = [each for each in usable if each.name == wanted.label and not each.is_open]
         if not found:
-            what, field = wanted.url or wanted.name, wanted.named_at
+            what, field = wanted.url or wanted.label, wanted.named_at
             message = f"No MCP server {what!r:.120} is configured here for this key (mcp)."
             raise InvalidRequest.at(field, message)
         return min(found, key=lambda config: config.is_open)

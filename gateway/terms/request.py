@@ -137,13 +137,12 @@ class Approval(msgspec.Struct, frozen=True):
 
 
 class ServedTools(msgspec.Struct, frozen=True, kw_only=True):
-    """The tools of an MCP server that a client asks for: by the server's name in the configuration,
-    or by its URL. `label`: what the client calls it; `headers`: of requests to a URL that the
+    """The tools of an MCP server that a client asks for, and calls by the `label`: by its URL, or
+    else the label is its name in the configuration. `headers`: of requests to a URL that the
     configuration leaves to clients; `field`: where the client wrote it, `named_at`: and its name.
     """
 
     label: str
-    name: str = ""
     url: str = ""
     headers: Mapping[str, str] = {}
     allowed: frozenset[str] | None = None  # None: all

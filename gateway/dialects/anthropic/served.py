@@ -65,7 +65,6 @@ def _server(
     allowed = wire.tool_configuration.allowed_tools if wire.tool_configuration else None
     wanted = ServedTools(
         label=wire.name,
-        name="" if wire.url else wire.name,
         url=wire.url or "",
         headers={"Authorization": f"Bearer {token}"} if token else {},
         allowed=None if allowed is None else frozenset(allowed),
@@ -82,7 +81,7 @@ def _named_alone(
         if not name or len(name) > LONGEST_NAME:
             raise fields.wrong(f"{path}.mcp_server_name", "This field is required.")
         named_at = f"{path}.mcp_server_name"
-        yield _limited(ServedTools(label=name, name=name, field=path, named_at=named_at), wire)
+        yield _limited(ServedTools(label=name, field=path, named_at=named_at), wire)
 
 
 def _limited(wanted: ServedTools, toolset: ToolWire) -> ServedTools:

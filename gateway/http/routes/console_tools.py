@@ -83,7 +83,7 @@ async def call(request: AnyRequest, services: Services, order: ToolOrder) -> Too
 @asynccontextmanager
 async def _opened(services: Services, server: str, access: Access) -> AsyncIterator[Toolset]:
     """One server's tools. Raises InvalidRequest and ToolServerFailed."""
-    wanted = ServedTools(label=server, name=server, field="server", named_at="server")
+    wanted = ServedTools(label=server, field="server", named_at="server")
     async with companions() as tasks:
         yield await services.mcp.opened(
             (wanted,), (), access, tasks, can_approve=True, taken=frozenset()
