@@ -45,7 +45,7 @@ def test_responses_and_conversations_outlive_a_restart(serve: Serve, tmp_path: P
     assert second.client.post("/v1/responses", json=more).json()["status"] == "completed"
 
 
-@pytest.mark.parametrize("way", ["signal", "route"])
+@pytest.mark.parametrize("way", ["signal", pytest.param("route", marks=pytest.mark.slow)])
 def test_the_configuration_is_read_again_under_a_stream(
     way: str, serve: Serve, tmp_path: Path
 ) -> None:

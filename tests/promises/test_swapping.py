@@ -19,10 +19,13 @@ TURNS = 3
 
 
 # Where the first model and the second run; the small one does where the server is told.
-HOSTS = (("process", "process", "process"), ("worker", "process", "worker"))
+HOSTS = [
+    pytest.param(("worker", "process", "worker"), id="mixed"),
+    pytest.param(("process", "process", "process"), id="process", marks=pytest.mark.slow),
+]
 
 
-@pytest.fixture(scope="module", params=HOSTS, ids=["process", "mixed"])
+@pytest.fixture(scope="module", params=HOSTS)
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:

@@ -171,7 +171,7 @@ async def test_untouched_models_stay_loaded_changed_ones_come_back_removed_ones_
         assert answer.status_code == 404
 
 
-@pytest.mark.parametrize("becomes", ["removed", "changed"])
+@pytest.mark.parametrize("becomes", ["removed", pytest.param("changed", marks=pytest.mark.slow)])
 async def test_a_running_answer_finishes_on_what_it_began_with(
     becomes: str, tmp_path: Path
 ) -> None:

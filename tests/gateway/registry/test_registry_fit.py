@@ -176,7 +176,7 @@ class SlowEngine(FittingEngine):
         return await super()._bring(name, options)
 
 
-@pytest.mark.parametrize("share", ["auto", "never"])
+@pytest.mark.parametrize("share", ["auto", pytest.param("never", marks=pytest.mark.slow)])
 async def test_models_that_take_turns_are_kept_together(share: Literal["auto", "never"]) -> None:
     clock = SlowClock()
     engine = SlowEngine(clock)

@@ -78,7 +78,7 @@ def said(answer: httpx.Response) -> str:
     return text
 
 
-@pytest.mark.parametrize("prefixed", [False, True])
+@pytest.mark.parametrize("prefixed", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_each_of_three_answers_for_all_and_lists_each_model_once(
     prefixed: bool, tmp_path: Path
 ) -> None:

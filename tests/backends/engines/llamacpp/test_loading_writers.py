@@ -9,7 +9,7 @@ import bundled
 from tests.served import Serve
 
 
-@pytest.mark.parametrize("mapped", [True, False])
+@pytest.mark.parametrize("mapped", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_log_says_so_where_it_is_mapped(mapped: bool, tmp_path: Path, serve: Serve) -> None:
     model = Path(shutil.copy(bundled.GGUF, tmp_path))
     model.chmod(0o666)

@@ -90,6 +90,7 @@ async def test_another_library_tries_again(
     assert len(remembered()) == 2
 
 
+@pytest.mark.slow
 async def test_encoders_are_tried_whole(
     embed_gguf: Path, rank_gguf: Path, remembered: Remembered
 ) -> None:
@@ -131,7 +132,7 @@ async def test_who_wants_no_trial_gets_none(tmp_path: Path, remembered: Remember
         ("paddleocr", {}, r"SIGABRT \(ops\.cpp:.*sections"),
         ("plm", {}, r"SIGABRT \(ggml\.c"),  # which splits no cache by sequences
         ("laguna", gguf_grown.EXPERTS, r"SIGABRT \(laguna\.cpp"),
-        ("afmoe", gguf_grown.EXPERTS, "SIGSEGV$"),
+        pytest.param("afmoe", gguf_grown.EXPERTS, "SIGSEGV$", marks=pytest.mark.slow),
     ],
 )
 async def test_what_ends_the_process_that_tries_it_is_refused(
@@ -143,6 +144,7 @@ async def test_what_ends_the_process_that_tries_it_is_refused(
     assert not remembered()
 
 
+@pytest.mark.slow
 async def test_a_projector_that_ends_the_process_is_named_with_what_to_do(tmp_path: Path) -> None:
     model = random_projector.write("qwen2vl-sees", tmp_path)
     projector = model.with_name(f"mmproj-{model.name}")

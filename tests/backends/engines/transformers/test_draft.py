@@ -58,6 +58,7 @@ async def test_greedy_answers_are_the_same() -> None:
         assert await check_modelled_answers(plain, tested, rounds=3) > 20
 
 
+@pytest.mark.slow
 async def test_a_seed_gives_the_same_text() -> None:
     async with container(EXACT) as plain, container(DRAFTED) as tested:
         prompt = plain.tokenize("one two three four one two three four one two", special=True)

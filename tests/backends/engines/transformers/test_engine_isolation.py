@@ -42,7 +42,10 @@ HOSTILE = (
 )
 
 
-@pytest.fixture(scope="module", params=["batched", "one after another"])
+ALONE = pytest.param("one after another", marks=pytest.mark.slow)
+
+
+@pytest.fixture(scope="module", params=["batched", ALONE])
 def engine(request: pytest.FixtureRequest) -> Iterator[TransformersEngine]:
     files = catalog.recognise(bundled.SAFETENSORS, "transformers")
     loaded = loading.load(files, TransformersOptions(device="cpu"), lambda _: True)

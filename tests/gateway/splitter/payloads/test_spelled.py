@@ -74,6 +74,7 @@ def test_what_is_written_is_of_the_grammar(family: str) -> None:
             assert fault_unconstrained(shape, read_back(family, written)) is None, written
 
 
+@pytest.mark.slow
 @for_every("family", sorted(set(RENDERERS) & set(CALLING) - BEGUN))
 def test_a_text_of_the_grammar_may_be_written(family: str) -> None:
     """As each family's own template writes calls."""
