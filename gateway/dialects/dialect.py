@@ -94,7 +94,6 @@ class Reply(msgspec.Struct, eq=False):
         """The JSON body."""
 
 
-PLACEHOLDER = "\0hole"
 DONE = b"data: [DONE]\n\n"  # the last frame of OpenAI's streams
 
 _encode = msgspec.json.Encoder().encode
@@ -118,19 +117,3 @@ def line(message: Any) -> bytes:
 def body(message: Any) -> bytes:
     """One JSON document."""
     return _encode(message)
-
-
-class FrameTemplate:
-    """A frame in which only one text differs from time to time: all but the text is encoded once.
-
-    Made from a frame whose message has `PLACEHOLDER` for that text. Nothing that a client chose
-    may stand behind it.
-    """
-
-    def __init__(self, encoded: bytes) -> None:
-        self._head, found, self._tail = encoded.rpartition(_encode(PLACEHOLDER))
-        assert found, "the message has a placeholder"
-
-    def render(self, text: str) -> bytes:
-        """The frame with `text` in its place."""
-        return b"".join((self._head, _encode(text), self._tail))

@@ -23,7 +23,7 @@ from backends.contract.protocol import PromptProgress, TokenLogprob
 from backends.contract.remote import FurtherOfCall, FurtherOfMessage, RemoteFurther
 from config.values import alike
 from gateway.dialects.custom import InputText
-from gateway.dialects.dialect import PLACEHOLDER, FrameTemplate, frame
+from gateway.dialects.dialect import frame
 from gateway.dialects.logprobs import LogprobWire
 from gateway.dialects.openai.logprobs import (
     ChatLogprobs,
@@ -180,6 +180,7 @@ class ChoiceSteps(msgspec.Struct, eq=False):
 
     index: int
     hides_reasoning: bool
+    has_logprobs: bool
     all_logprobs: bool
     custom: Collection[str]
     _calls: dict[int, ArgumentsText | InputText] = {}  # that are open
@@ -187,7 +188,7 @@ class ChoiceSteps(msgspec.Struct, eq=False):
 
     def of(self, delta: Delta) -> Iterator[ChunkChoice]:
         """The steps that `delta` makes."""
-        if delta.logprobs:
+        if self.has_logprobs:
             self._waiting += delta.logprobs
         for event in delta.events:
             is_left_out = isinstance(event, Reasoning) and not self.all_logprobs
@@ -368,16 +369,15 @@ class ChatReply(CompletionReply):
     _numbers: "count[int]" = msgspec.field(default_factory=count)  # of tools that were run here
     # What another server adds beside the choices.
     _of_answer: dict[str, Any] = msgspec.field(default_factory=dict)
-    _templates: list[dict[type[Event], FrameTemplate]] = msgspec.field(default_factory=list)
 
     def __post_init__(self) -> None:
         request = self.exchange.request
-        hidden = request.thinking.shown == "hidden"
         custom = frozenset(tool.name for tool in request.tools if tool.input is not None)
         self._steps = [
             ChoiceSteps(
                 index=index,
-                hides_reasoning=hidden,
+                hides_reasoning=request.thinking.shown == "hidden",
+                has_logprobs=self._has_logprobs,
                 all_logprobs=request.answering.logprobs_of == "all",
                 custom=custom,
             )
@@ -385,17 +385,6 @@ class ChatReply(CompletionReply):
         ]
         self._folds = [ChoiceFold(has_logprobs=self._has_logprobs) for _ in self._steps]
         self._unfinished = len(self._steps)
-        # The frames of plain text, by the event that fills them. Hidden reasoning has none.
-        plain: dict[type[Event], ChatMessage] = {Content: ChatMessage(content=PLACEHOLDER)}
-        if not hidden:
-            plain[Reasoning] = ChatMessage(reasoning_content=PLACEHOLDER)
-        self._templates = [
-            {
-                kind: FrameTemplate(frame(self._chunk(ChunkChoice(index=step.index, delta=delta))))
-                for kind, delta in plain.items()
-            }
-            for step in (self._steps if self._usage is None else ())
-        ]
 
     def opening(self) -> bytes:
         """The role of every choice, in the order of their indexes, which clients rely on."""
@@ -407,12 +396,6 @@ class ChatReply(CompletionReply):
         if delta.further is not None:
             plain = replace(delta, further=None)
             return self._further(delta.choice, delta.further) + self.delta(plain)
-        if len(delta.events) == 1 and not self._has_logprobs and self._usage is None:
-            (event,) = delta.events
-            if (type(event) is Content or type(event) is Reasoning) and event.text:
-                # Nearly every delta of an answer; no step depends on it, so the steps may miss it.
-                template = self._templates[delta.choice].get(type(event))
-                return template.render(event.text) if template else b""
         if delta.progress is not None:
             return frame(self._progress(delta.choice, delta.progress))
         return self._frames_of([*self._executed(delta), *self._steps[delta.choice].of(delta)])

@@ -66,7 +66,8 @@ class _Growing(msgspec.Struct, eq=False):
         if self._scored and (rest := self._prompt.rest()):
             yield TextChoice(index=self.index, text=rest)
         text, end = raw_text(delta)
-        self._waiting += delta.logprobs
+        if self.has_logprobs:
+            self._waiting += delta.logprobs
         if text:
             logprobs, self._waiting = self._waiting, ()
             for piece, tokens in self._cuts.pieces(text, logprobs):
