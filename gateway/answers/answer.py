@@ -234,7 +234,7 @@ class Answer:
         choices: Sequence[Choice],
         source: AsyncIterator[Delta] | None = None,
     ) -> None:
-        """`source`: all choices' deltas as they come; None where `batches` finds them elsewhere."""
+        """`source`: all choices' deltas as they come; None: there are no more."""
         self.lease = lease  # by which its model is held
         self.model = lease.name
         self.backend = lease.container.info.backend
@@ -265,23 +265,19 @@ class Answer:
         """
         self._check = check
 
-    async def batches(self) -> AsyncIterator[Sequence[Delta]]:
-        """All choices' deltas as they come, those together that came together. Raises
-        GatewayError.
-        """
-        assert self._source is not None, "who has none has batches of its own"
+    async def deltas(self) -> AsyncIterator[Delta]:
+        """All choices' deltas as they come. Raises GatewayError."""
+        assert self._source is not None, "one whose rounds are closed is not read"
         with translated():
             async for delta in self._source:
-                yield (delta,) if self._check is None else (await self._judged(delta),)
+                yield delta if self._check is None else await self._judged(delta, self._check)
 
-    async def _judged(self, delta: Delta) -> Delta:
-        if self._check is None:
-            return delta
+    async def _judged(self, delta: Delta, check: ContentCheck) -> Delta:
         content = self._contents.setdefault(delta.choice, [])
         content += [event.text for event in delta.events if isinstance(event, Content)]
         match delta.events:
             case (*before, Finished(reason="stop") as finished):
-                fault = await self._check("".join(content)) or finished.fault
+                fault = await check("".join(content)) or finished.fault
                 return replace(delta, events=(*before, replace(finished, fault=fault)))
         return delta
 

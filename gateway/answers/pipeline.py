@@ -2,7 +2,7 @@
 context manager.
 
     async with pipeline.chat(Call(request=request, access=access)) as answer:
-        async for deltas in answer.batches():
+        async for delta in answer.deltas():
             ...
         usage = answer.usage()
 

@@ -34,7 +34,6 @@ from backends.contract.remote import (
     RemoteChanges,
     RemoteChat,
     RemoteEmbedding,
-    RemoteEvent,
     RemoteEvents,
     RemoteRequest,
     RemoteRerank,
@@ -211,7 +210,7 @@ class RemoteAnswer(Answer):
         events: RemoteEvents,
         asked_at: float,
     ) -> None:
-        super().__init__(lease, (), ())
+        super().__init__(lease, (), (), self._all())
         self._remote = choices
         self._events = events
         self._usage: RemoteUsage | None = None
@@ -219,25 +218,18 @@ class RemoteAnswer(Answer):
         self._asked = asked_at  # by `perf_counter`
         self._first = self._last = 0.0
 
-    async def batches(self) -> AsyncIterator[Sequence[Delta]]:
-        """The deltas, those together that arrived together. Raises GatewayError."""
-        with translated():
-            async for events in self._events:
-                if deltas := self.take(events):
-                    yield [await self._judged(delta) for delta in deltas]
-        if last := [delta for choice in self._remote if (delta := choice.end()) is not None]:
-            if self._recorded:
-                self._note(last)
-            yield [await self._judged(delta) for delta in last]
-
-    def take(self, events: Sequence[RemoteEvent]) -> list[Delta]:
-        """The deltas of some events more."""
-        self._last = perf_counter()
-        self._first = self._first or self._last
-        deltas = [delta for event in events if (delta := self._delta(event)) is not None]
-        if self._recorded:
-            self._note(deltas)
-        return deltas
+    async def _all(self) -> AsyncIterator[Delta]:
+        async for events in self._events:
+            self._last = perf_counter()
+            self._first = self._first or self._last
+            for event in events:
+                if isinstance(event, RemoteUsage):
+                    self._usage = event
+                elif (delta := self._remote[event.choice].take(event)) is not None:
+                    yield self._noted(delta)
+        for choice in self._remote:
+            if (delta := choice.end()) is not None:
+                yield self._noted(delta)
 
     def record(self, recording: Recording) -> None:
         """As any answer: what the other server has split, and what is split off here."""
@@ -245,9 +237,10 @@ class RemoteAnswer(Answer):
         choices = range(len(self._remote))
         self._recorded = {index: recording.choice(0, has_raw=False) for index in choices}
 
-    def _note(self, deltas: Sequence[Delta]) -> None:
-        for delta in deltas:
+    def _noted(self, delta: Delta) -> Delta:
+        if self._recorded:
             self._recorded[delta.choice].more(delta.events)
+        return delta
 
     def _usage_so_far(self) -> Usage:
         """By the other server's count; the times are ours."""
@@ -257,12 +250,6 @@ class RemoteAnswer(Answer):
             prefill_seconds=max(0.0, self._first - self._asked),
             decode_seconds=self._last - self._first,
         )
-
-    def _delta(self, event: RemoteEvent) -> Delta | None:
-        if isinstance(event, RemoteUsage):
-            self._usage = event
-            return None
-        return self._remote[event.choice].take(event)
 
 
 @contextmanager

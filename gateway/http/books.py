@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from time import time
+from typing import Generic, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
-from backends.contract.remote import Caller
+from gateway.answers.call import Call, OnWait
 from gateway.dialects.dialect import RATE_HEADERS, RateHeaders
 from gateway.http.inspector import Inspector
 from gateway.http.request_record import RequestRecord
@@ -22,6 +24,9 @@ from gateway.keys.limits import UNLIMITED, Charge, Limiter
 from gateway.terms.errors import Cancelled, GatewayError, NotFound, NotSupported, ShuttingDown
 from gateway.terms.events import Usage
 from gateway.terms.request import expected_tokens
+from gateway.terms.tasks import WorkerThreads
+
+Wanted = TypeVar("Wanted")
 
 LATELY = 200  # requests that are over
 
@@ -102,22 +107,30 @@ class Books(msgspec.Struct, frozen=True):
         return names.of(self.limiter.allowance(now, access.owner, access.limits), now)
 
 
-class Account(msgspec.Struct):
-    """One request's, reported exactly once."""
+class Asking(msgspec.Struct, Generic[Wanted], kw_only=True):
+    """One request to a model, and what the server does for each: it is entered in the books, and
+    reported exactly once. `readable` is an error as its caller may read it, `threads` write what is
+    long.
+    """
 
+    call: Call[Wanted]
     books: Books
     record: RequestRecord
+    readable: Callable[[GatewayError], GatewayError]
+    quiet: float  # seconds of silence in a stream before something is sent to keep it alive
+    threads: WorkerThreads
     _trace: Trace | None = None
 
-    @contextmanager
-    def kept(
-        self, wanted: object, was_cut_off: Callable[[], bool] = lambda: False
-    ) -> Iterator[None]:
-        """Around all of the answer; the report is made when it ends, on every path.
+    def left(self, names: RateHeaders = RATE_HEADERS) -> Mapping[str, str]:
+        """See `Books.left`."""
+        return self.books.left(self.record.access, names)
 
-        `wanted`: the request, by which a key with limits is charged until it is known how many
-        tokens it took. `was_cut_off`: whether it was cancelled because the client didn't read.
-        Raises RateLimited.
+    @contextmanager
+    def kept(self, was_cut_off: Callable[[], bool] = lambda: False) -> Iterator[None]:
+        """Around all of the answer; the report is made when it ends, on every path. By the request
+        a key with limits is charged until it is known how many tokens it took.
+
+        `was_cut_off`: whether it was cancelled because the client didn't read. Raises RateLimited.
         """
         record = self.record
         outcome, is_fault = None, False  # cancelled: the client has left
@@ -126,7 +139,7 @@ class Account(msgspec.Struct):
         self.books.inspector.began(record)
         try:
             if record.access.limits != UNLIMITED:
-                expected, access = expected_tokens(wanted), record.access
+                expected, access = expected_tokens(self.call.request), record.access
                 charge = self.books.limiter.charge(time(), access.owner, access.limits, expected)
             with record.cancellable():
                 yield
@@ -149,12 +162,15 @@ class Account(msgspec.Struct):
             if self._trace is not None:
                 self._trace.end(report)
 
-    def traced(self, caller: Caller) -> Caller:
-        """`caller`, for servers elsewhere: what they do belongs to this request's trace."""
-        if self.books.tracing is None:
-            return caller
-        trace = self._trace = self.books.tracing.begin(self.record.api, caller)
-        return msgspec.structs.replace(caller, trace=trace.headers, served_by=trace.served_by)
+    def traced(self, on_wait: OnWait) -> Call[Wanted]:
+        """The call as part of the request's trace, to which belongs what servers elsewhere do;
+        `on_wait` is told of its wait.
+        """
+        caller = self.call.caller
+        if self.books.tracing is not None:
+            trace = self._trace = self.books.tracing.begin(self.record.api, caller)
+            caller = replace(caller, trace=trace.headers, served_by=trace.served_by)
+        return replace(self.call, on_wait=on_wait, caller=caller)
 
 
 def _settle(charge: Charge, usage: Usage | None) -> None:

@@ -10,18 +10,17 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 from litestar.types import ASGIApp, Receive, Scope, Send
-from msgspec.structs import replace
 
 from backends.contract.remote import HOPS, MOST_HOPS
 from gateway.answers.answer import Answer
 from gateway.answers.call import Call, OnWait
 from gateway.answers.encoding import Encoded, is_long
 from gateway.dialects.dialect import RATE_HEADERS, RateHeaders, Reply
-from gateway.http.books import Account
+from gateway.http.books import Asking
 from gateway.http.sse import (
     SEND_TIMED_OUT,
     SSE,
@@ -35,7 +34,6 @@ from gateway.http.sse import (
 from gateway.registry import Waiting
 from gateway.terms.errors import GatewayError, LoopDetected
 from gateway.terms.request import Unapplied
-from gateway.terms.tasks import WorkerThreads
 
 Wanted = TypeVar("Wanted")
 
@@ -50,28 +48,6 @@ class LoadingText(Protocol):
     def began(self) -> bool: ...
 
     def frames(self, model: str, text: str) -> bytes: ...
-
-
-class Asking(msgspec.Struct, Generic[Wanted], frozen=True, kw_only=True):
-    """One request to a model, and what the server does for each: `account` enters it in the books,
-    `readable` is an error as its caller may read it, `threads` write what is long.
-    """
-
-    call: Call[Wanted]
-    account: Account
-    readable: Callable[[GatewayError], GatewayError]
-    quiet: float  # seconds of silence in a stream before something is sent to keep it alive
-    threads: WorkerThreads
-
-    def traced(self, on_wait: OnWait) -> Call[Wanted]:
-        """The call as part of the request's trace; `on_wait` is told of its wait."""
-        return replace(self.call, on_wait=on_wait, caller=self.account.traced(self.call.caller))
-
-    def answered_by(self, done: "Done") -> Mapping[str, str]:
-        """Enter in the books who answers; the headers that say so."""
-        said, gap = about(done), self.account.books.gaps(done.model)
-        self.account.record.answered_by(done, remarks(said), gap)
-        return said
 
 
 Done: TypeAlias = Answer | Encoded
@@ -123,6 +99,13 @@ def remarks(said: Mapping[str, str]) -> Mapping[str, str]:
     return {name: said[header] for name in names if (header := _header(name)) in said}
 
 
+def answered(asking: Asking[Any], done: Done) -> Mapping[str, str]:
+    """Enter in the books who answers; the headers that say so."""
+    said = about(done)
+    asking.record.answered_by(done, remarks(said), asking.books.gaps(done.model))
+    return said
+
+
 class Exchange(msgspec.Struct, Generic[Wanted], frozen=True):
     """`open_answer` enters the pipeline with the call; `reply_to` makes the dialect's reply once it
     is known who answers; `failed` is the last event of a stream that broke.
@@ -160,7 +143,7 @@ class Exchange(msgspec.Struct, Generic[Wanted], frozen=True):
         return self.loading.frames(news.model, f"{sentence(news)}\n")
 
     def _failed(self, error: Exception) -> bytes:
-        known = client_error(error, self.asking.account.record.id)
+        known = client_error(error, self.asking.record.id)
         return self.failed(self.asking.readable(known))
 
     @asynccontextmanager
@@ -168,15 +151,15 @@ class Exchange(msgspec.Struct, Generic[Wanted], frozen=True):
         self, on_wait: OnWait, was_cut_off: Callable[[], bool] = lambda: False
     ) -> AsyncIterator[tuple[Answer, Mapping[str, str]]]:
         """The answer and its headers; in the books, and kept at its end."""
-        with self.asking.account.kept(self.asking.call.request, was_cut_off):
+        with self.asking.kept(was_cut_off):
             async with self.open_answer(self.asking.traced(on_wait)) as answer:
-                yield answer, self.asking.answered_by(answer)
+                yield answer, answered(self.asking, answer)
             if self.keep is not None:
                 await self.keep()
 
     async def _streamed(self, scope: Scope, events: EventStream) -> bytes:
         """All but the last frames."""
-        account, record = self.asking.account, self.asking.account.record
+        record = self.asking.record
 
         def waits(news: Waiting) -> None:
             record.waits(news)
@@ -188,29 +171,27 @@ class Exchange(msgspec.Struct, Generic[Wanted], frozen=True):
         async with self._answered(waits, timed_out) as (answer, said):
             events.says = record.reads_so_far
             reply = self.reply_to(answer)
-            headers = {**said, **account.books.left(record.access, self.rates)}
+            headers = {**said, **self.asking.left(self.rates)}
             if events.began:  # who answers is said in the stream, since they were sent before
                 await events.write(self.framing.introduction(headers))
             await events.begin(headers)
             if self.loading is None or not self.loading.began:
                 await events.write(reply.opening())
-            async for deltas in answer.batches():
+            async for delta in answer.deltas():
                 record.delta()
-                if frames := b"".join([reply.delta(delta) for delta in deltas]):
+                if frames := reply.delta(delta):
                     await events.write(frames)
             return reply.closing(answer.usage())
 
     async def _whole(self) -> Plain:
-        account, record = self.asking.account, self.asking.account.record
+        record = self.asking.record
         async with self._answered(record.waits) as (answer, said):
             reply = self.reply_to(answer)
-            async for deltas in answer.batches():
+            async for delta in answer.deltas():
                 record.delta()
-                for delta in deltas:
-                    reply.add(delta)
+                reply.add(delta)
             body = reply.whole(answer.usage())
-            rates = account.books.left(record.access, self.rates)
-        return Plain(body, headers={**self.headers, **said, **rates})
+        return Plain(body, headers={**self.headers, **said, **self.asking.left(self.rates)})
 
 
 def ignoring(unapplied: Sequence[Unapplied]) -> Mapping[str, str]:
@@ -239,16 +220,16 @@ class EncodingResponse(msgspec.Struct, Generic[Wanted], frozen=True):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises GatewayError."""
-        account, record = self.asking.account, self.asking.account.record
+        asking = self.asking
         async with while_connected(receive):
-            with account.kept(self.asking.call.request):
-                encoded = await self.encode(self.asking.traced(record.waits))
-                said = self.asking.answered_by(encoded)
+            with asking.kept():
+                encoded = await self.encode(asking.traced(asking.record.waits))
+                said = answered(asking, encoded)
                 if is_long(encoded.vectors):
-                    body = await self.asking.threads.run(lambda _wanted: self.body_of(encoded))
+                    body = await asking.threads.run(lambda _wanted: self.body_of(encoded))
                 else:
                     body = self.body_of(encoded)
-            response = Plain(body, headers={**said, **account.books.left(record.access)})
+            response = Plain(body, headers={**said, **asking.left()})
             await response(scope, receive, send)
 
 

@@ -18,6 +18,7 @@ from litestar.exceptions import InternalServerException
 from litestar.types import ASGIApp, HTTPDisconnectEvent, HTTPReceiveMessage, Receive, Scope, Send
 
 from gateway.http.auth import Authenticator, presented
+from gateway.http.request_log import record_of
 from gateway.terms.errors import ClientLeft, QueueFull
 
 LONG_BODY = 64 << 10  # bytes; shorter ones are not counted
@@ -156,4 +157,5 @@ class WholeBody(Request[Any, Any, Any]):
             async for piece in self.stream():
                 buffer.write(piece)
             self._whole = buffer.getvalue()
+            record_of(self).sent(self._whole)
         return self._whole

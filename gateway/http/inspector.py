@@ -51,7 +51,7 @@ class Inspector:
         """The request is over."""
         if record.recording is None or record.number not in self._all:
             return
-        owner, size = record.access.owner, record.body.kept + record.recording.size + BESIDE
+        owner, size = record.access.owner, len(record.body) + record.recording.size + BESIDE
         self._bytes[owner] += size
         self._over.setdefault(owner, {})[record.number] = size
         self._make_room(owner)

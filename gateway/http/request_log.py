@@ -18,7 +18,6 @@ from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.http.auth import READING, Authenticator
-from gateway.http.inspector import Inspector
 from gateway.http.request_record import LONGEST_NAME, RequestRecord
 from gateway.terms.errors import ClientLeft, InvalidKey
 
@@ -56,25 +55,21 @@ class RequestLog(msgspec.Struct, frozen=True):
 
     app: ASGIApp
     keys: Authenticator
-    inspector: Inspector
     count: Callable[[str, str, int], None]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != ScopeType.HTTP:
             await self.app(scope, receive, send)
             return
-        asked = scope["method"]
-        # As GET (RFC 9110, 9.3.2); uvicorn, whose scope stays, sends no body. The root has its own,
-        # by which Ollama's clients see that a server is there.
-        if asked == "HEAD" and scope["path"] != "/":
-            scope = {**scope, "method": "GET"}
-            receive, send = _head_alone(send)
         given = _given_id(Headers(scope["headers"])) or uuid.uuid4().hex
         record = RequestRecord(given, lambda: self._label(scope))
+        record.method, record.path = scope["method"], scope["path"]
+        # As GET (RFC 9110, 9.3.2); uvicorn, whose scope stays, sends no body. The root has its own,
+        # by which Ollama's clients see that a server is there.
+        if record.method == "HEAD" and record.path != "/":
+            scope = {**scope, "method": "GET"}
+            receive, send = _head_alone(send)
         scope["state"][RECORD] = record
-        if self.inspector.enabled and scope["method"] == "POST":
-            record.method, record.path = scope["method"], scope["path"]
-            receive = record.reading(receive)
 
         def noted(message: Message) -> Awaitable[None]:  # no coroutine of its own for each chunk
             if message["type"] == "http.response.start":
@@ -87,17 +82,16 @@ class RequestLog(msgspec.Struct, frozen=True):
             await self.app(scope, receive, noted)
         finally:
             record.is_open = False
-            self._write(asked, scope, record)
+            self._write(scope, record)
             scope["state"].clear()  # or what is there, which has the scope, would stay with it
 
-    def _write(self, method: str, scope: Scope, record: RequestRecord) -> None:
+    def _write(self, scope: Scope, record: RequestRecord) -> None:
         route = str(scope.get("path_template", ""))
         if route:
-            self.count(method, route, record.status)
-        reads = method in READING and record.status < 400
+            self.count(record.method, route, record.status)
+        reads = record.method in READING and record.status < 400
         say = log.debug if reads or record.refused else log.info
-        named = route or scope["path"][:LONGEST_NAME]
-        record.tell(say, method=method, route=named, client=scope["client"])
+        record.tell(say, route=route or record.path[:LONGEST_NAME], client=scope["client"])
 
     def _label(self, scope: Scope) -> str | None:
         """Of the key that it came with; None where it has none that is known."""

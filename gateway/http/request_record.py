@@ -11,7 +11,6 @@ from typing import Any, Literal, TypeAlias
 
 import anyio
 import structlog
-from litestar.types import Receive
 
 from backends.contract.protocol import PromptProgress
 from config.values import alike
@@ -34,31 +33,6 @@ Stage: TypeAlias = Literal["queued", "loading"]
 log = structlog.get_logger()
 
 
-class KeptBody:
-    """The beginning of a body, in the parts in which it came."""
-
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        self.size = 0  # of the whole
-        self.kept = 0
-
-    def add(self, part: bytes) -> None:
-        """Some more of it."""
-        self.size += len(part)
-        if self.kept < MOST_BODY:
-            self._parts.append(part)
-            self.kept += len(part)
-
-    @property
-    def is_cut(self) -> bool:
-        """What is kept is not all."""
-        return self.kept < self.size
-
-    def read(self) -> bytes:
-        """What is kept."""
-        return b"".join(self._parts)
-
-
 class RequestRecord:
     """Who asked which route for what, where it waits, and what became of it; never what was
     written, except where it is to be looked at (`body`, `recording`).
@@ -77,7 +51,7 @@ class RequestRecord:
         self.refused = False  # by `auth`
         self.is_open = True  # its line in the log will be written
         self.method = self.path = ""
-        self.body = KeptBody()
+        self.body, self.body_bytes = b"", 0  # its beginning; of the whole
         self._fields: dict[str, Any] = {}
         self.access = ADMIN
         self.number = 0  # among all that models answer; until it is entered
@@ -101,22 +75,16 @@ class RequestRecord:
         """For what goes on when this request is over: it has the same id, and logs for itself."""
         record = RequestRecord(self.id)
         record.is_open = False
-        record.method, record.path, record.body = self.method, self.path, self.body
+        record.method, record.path = self.method, self.path
+        record.body, record.body_bytes = self.body, self.body_bytes
         return record
 
-    def reading(self, receive: Receive) -> Receive:
-        """`receive`, of which the body is kept for the inspector."""
-
-        async def noted() -> Any:
-            message = await receive()
-            if message["type"] == "http.request":
-                self.body.add(message["body"])
-            return message
-
-        return noted
+    def sent(self, body: bytes) -> None:
+        """The whole body, of which the beginning is kept to be looked at."""
+        self.body, self.body_bytes = body[:MOST_BODY], len(body)
 
     def tell(
-        self, say: Callable[..., object], *, method: str, route: str, client: tuple[str, int] | None
+        self, say: Callable[..., object], *, route: str, client: tuple[str, int] | None
     ) -> None:
         """Write its line in the log."""
         gone = "left" if not self.status else "ok" if self.status < 400 else "error"
@@ -126,9 +94,8 @@ class RequestRecord:
             "seconds": round(perf_counter() - self.began, 3),
             **self._fields,
         }
-        host = client[0] if client else ""
-        key = self.key()
-        say("request", request=self.id, method=method, route=route, key=key, client=host, **fields)
+        named = {"request": self.id, "method": self.method, "route": route, "key": self.key()}
+        say("request", **named, client=client[0] if client else "", **fields)
 
     def asks(
         self,

@@ -110,7 +110,7 @@ async def _summary(services: Services, call: Call[ChatRequest]) -> tuple[str, Us
     """The model's own, of the whole conversation, and what it took. Raises GatewayError."""
     asked = call.of(responses.summary_asked(call.request))
     async with services.pipeline.chat(asked) as answer:
-        said = [delta async for deltas in answer.batches() for delta in deltas]
+        said = [delta async for delta in answer.deltas()]
         usage = answer.usage()
     return responses.summary_of(said), usage
 

@@ -30,14 +30,14 @@ from gateway.dialects.ollama import Presets
 from gateway.dialects.openai import ModelCard, StatusWire
 from gateway.dialects.tabby import CurrentModel, LoadedParameters
 from gateway.http.auth import AnyRequest, Authenticator, Refusals, caller
-from gateway.http.books import Account, Books
+from gateway.http.books import Asking, Books
 from gateway.http.detached import (
     BackgroundAnswer,
     DetachedAnswer,
     DetachedAnswers,
     PolledAnswers,
 )
-from gateway.http.exchange import Asking, EncodingResponse
+from gateway.http.exchange import EncodingResponse
 from gateway.http.feed import Feed
 from gateway.http.gauges import GaugeHistory, GaugeSampler
 from gateway.http.metrics import Metrics
@@ -321,7 +321,8 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
         record.asks(api, model, name, access, recording=recording, shows_prompt=shows_prompt)
         return Asking(
             call=call,
-            account=Account(self.books, record),
+            books=self.books,
+            record=record,
             readable=lambda error: self.redacted(error, access),
             quiet=self.config.server.comment_after,
             threads=self.bodies,

@@ -2,7 +2,7 @@
 asked again, within one answer.
 
     async with rounds.chat(call, "calls") as answer:
-        async for deltas in answer.batches():
+        async for delta in answer.deltas():
             ...
 
 Each round holds its model only while that writes: none is held while tools run. Where a chat has no
@@ -363,10 +363,9 @@ class AnswerInRounds(Answer):
 
     async def _said(self, turn: "_Turn") -> AsyncIterator[Delta]:
         """What the client gets of what the model says."""
-        async for deltas in self._now.batches():
-            for delta in deltas:
-                if (passed := turn.take(delta)) is not None:
-                    yield passed
+        async for delta in self._now.deltas():
+            if (passed := turn.take(delta)) is not None:
+                yield passed
 
     async def _answers(self, turn: "_Turn") -> AsyncIterator[ToolAnswered]:
         """What the tools say to the calls of a turn."""

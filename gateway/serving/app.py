@@ -174,10 +174,7 @@ def build(
     metrics.begin((method, route.path) for route in routes for method in route.methods)
     # Outside of Litestar's own middleware: a request that has no route has an id, too.
     app.asgi_handler = RequestLog(
-        Upgrades(app.asgi_handler),
-        services.authenticator,
-        services.books.inspector,
-        metrics.requested,
+        Upgrades(app.asgi_handler), services.authenticator, metrics.requested
     )
     return app
 

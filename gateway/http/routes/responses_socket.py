@@ -233,8 +233,7 @@ class _Turn:
         self._headers: Mapping[str, str] = {}
         self._record = RequestRecord(uuid.uuid4().hex)
         self._record.method, self._record.path = METHOD, ROUTE
-        if self._services.books.inspector.enabled:
-            self._record.body.add(message.body)
+        self._record.sent(message.body)
 
     @property
     def id(self) -> str | None:
@@ -258,7 +257,7 @@ class _Turn:
         finally:
             self._services.metrics.requested(METHOD, ROUTE, self._record.status)
             client = self._connection.client
-            self._record.tell(log.info, method=METHOD, route=ROUTE, client=client)
+            self._record.tell(log.info, route=ROUTE, client=client)
 
     async def _fail(self, error: GatewayError) -> None:
         self._record.status, self._record.outcome = error.status_hint, error.code or error.type
