@@ -68,12 +68,8 @@ class Encoded(Encodings, frozen=True, kw_only=True):
     def usage(self) -> Usage:
         return Usage(prompt_tokens=self.prompt_tokens, completion_tokens=0)
 
-    def prompt_ending(self, _characters: int) -> str | None:
-        """There may be thousands of texts: none is shown."""
-        return None
-
     def record(self, recording: Recording) -> None:
-        """Note it in `recording`; for the same reason without texts."""
+        """Note it in `recording`; without texts, of which there may be thousands."""
         recording.answer(Terms(backend=self.backend, unapplied=self.unapplied), ())
 
 
@@ -224,8 +220,7 @@ class Encoders(msgspec.Struct, frozen=True):
                 check_inputs(inputs, container.info, request.field)
             return inputs
 
-        short = size < LONG_TEXT
-        inputs = work(lambda: True) if short else await self.threads.run(work)
+        inputs = await self.threads.run(work, is_long=size >= LONG_TEXT)
         with translated():
             vectors = await container.encode(inputs)
         return alike(Encoded, lease)(
@@ -247,8 +242,7 @@ class Encoders(msgspec.Struct, frozen=True):
         def work(_wanted: Wanted) -> list[bytes]:
             return [shortened(one, width, normalized=info.normalized) for one in vectors]
 
-        short = len(vectors) * info.width < LONG_TEXT
-        return work(lambda: True) if short else await self.threads.run(work)
+        return await self.threads.run(work, is_long=is_long(vectors))
 
 
 async def _encoded_remotely(

@@ -49,22 +49,18 @@ def unapplied_here(
     with the model's own defaults, which ask for nothing.
     """
     named = params.sampling.named
-    reasons = {
-        params.spelled.get(name, name): reason
-        for name, reason in (unapplied_sampling(info, used) if named else {}).items()
-        if name in named
-    }
+    found = unapplied_sampling(info, used) if named else {}
+    reasons = {name: reason for name, reason in found.items() if name in named}
     if params.slot is not None and not info.keeps_slots:
-        reasons[params.spelled.get("id_slot", "id_slot")] = _no_such(info)
+        reasons["id_slot"] = _no_such(info)
     if params.adapters is not None and not info.chooses_adapters:
-        reasons[params.spelled.get("lora", "lora")] = _no_such(info)
+        reasons["lora"] = _no_such(info)
     if params.reports_progress and not info.reports_progress:
-        reasons[params.spelled.get("return_progress", "return_progress")] = _no_such(info)
+        reasons["return_progress"] = _no_such(info)
     if params.drafts and (reason := undrafted(info)):
-        reasons[params.spelled.get("speculative", "speculative")] = reason
-    if not reasons:
-        return params.unapplied
-    return (*(Unapplied(name, reasons[name]) for name in sorted(reasons)), *params.unapplied)
+        reasons["speculative"] = reason
+    written = {_written(name, params): reason for name, reason in reasons.items()}
+    return (*(Unapplied(name, written[name]) for name in sorted(written)), *params.unapplied)
 
 
 def undrafted(info: ModelInfo) -> str | None:

@@ -8,10 +8,9 @@ Parameters have OpenAI's names, else vLLM's. What the client named is handed on,
 the other server has defaults of its own.
 """
 
-import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from time import perf_counter
 from typing import Any, TypeAlias, TypeVar
@@ -54,7 +53,7 @@ from gateway.answers.remote_choice import MOST_HABITS, HabitKey, RemoteChoice, T
 from gateway.answers.stopping import stopping
 from gateway.answers.tokens import Tokens
 from gateway.prompt import RenderedPrompt
-from gateway.registry import Lease, Waiting
+from gateway.registry import Lease
 from gateway.terms.errors import InvalidRequest, translated
 from gateway.terms.events import Delta, Usage
 from gateway.terms.request import (
@@ -197,9 +196,6 @@ def rerank_parameters(request: RerankRequest, caller: Caller) -> RemoteRerank:
     return alike(RemoteRerank, request)(parameters=request.further, caller=caller)
 
 
-QUIET = 10.0  # seconds; proxies commonly cut silent connections after 30 or 60
-
-
 class RemoteAnswer(Answer):
     """An answer that another server gives."""
 
@@ -250,24 +246,6 @@ class RemoteAnswer(Answer):
             prefill_seconds=max(0.0, self._first - self._asked),
             decode_seconds=self._last - self._first,
         )
-
-
-@contextmanager
-def reporting_wait(
-    on_wait: Callable[[Waiting], None] | None, model: str, quiet: float = QUIET
-) -> Iterator[None]:
-    """A client whose answer has not begun after `quiet` seconds is sent a comment, before a proxy
-    on the way gives up. Until then an error still has a status of its own.
-    """
-    if on_wait is None:
-        yield
-        return
-    news = Waiting(model=model, position=1, stage="queued")
-    timer = asyncio.get_running_loop().call_later(quiet, on_wait, news)
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 class LeasedRemote(msgspec.Struct, frozen=True):
@@ -462,14 +440,13 @@ class RemotePipeline(msgspec.Struct, frozen=True):
     ) -> Answer:
         """By the other server, or with what its model writes."""
         check = self.constraints.remote(params.shape)
-        with reporting_wait(target.call.on_wait, target.lease.name):
-            if isinstance(request, TextRequest):
-                answer = await target.text(request, params)
-            elif target.container.splits:
-                answer = await target.chat(request, params, self._habit(target, request))
-            else:
-                raw = await self.tokens.rendered(request, target.lease)
-                answer = await target.split_here(request, params, *raw)
+        if isinstance(request, TextRequest):
+            answer = await target.text(request, params)
+        elif target.container.splits:
+            answer = await target.chat(request, params, self._habit(target, request))
+        else:
+            raw = await self.tokens.rendered(request, target.lease)
+            answer = await target.split_here(request, params, *raw)
         # What has reasoning in it has no such shape.
         inline = isinstance(request, ChatRequest) and request.thinking.shown == "inline"
         if check is not None and not inline:

@@ -70,7 +70,7 @@ class Tokens(msgspec.Struct):
             with translated():
                 return _of_text(container, text, special=special, add_bos=add_bos)
 
-        return work(_always) if len(text) < LONG_TEXT else await self.threads.run(work)
+        return await self.threads.run(work, is_long=len(text) >= LONG_TEXT)
 
     async def mixed(
         self,
@@ -113,7 +113,7 @@ class Tokens(msgspec.Struct):
 
     async def run(self, work: Callable[[Wanted], T], tokens: int) -> T:
         """`work` on so many tokens, where they are many beside the event loop."""
-        return work(_always) if tokens < FEW_TOKENS else await self.threads.run(work)
+        return await self.threads.run(work, is_long=tokens >= FEW_TOKENS)
 
     async def chat(self, request: ChatRequest, lease: Lease) -> Prompt:
         """The prompt that asks for an answer. Raises InvalidRequest, InvalidTemplate."""
@@ -136,7 +136,7 @@ class Tokens(msgspec.Struct):
 
         if _is_short(request):
             try:
-                return work(_always, AT_ONCE)
+                return work(lambda: True, AT_ONCE)
             except LimitExceeded:
                 pass  # it is longer than estimated
         return await self.threads.run(work)
@@ -258,10 +258,6 @@ def _of_text(
         return container.tokenize(text if begun else bos + text, special=True)
     tokens = container.tokenize(text, special=False)
     return container.tokenize(bos, special=True) + tokens if wanted else tokens
-
-
-def _always() -> bool:
-    return True
 
 
 def _is_short(request: ChatRequest) -> bool:

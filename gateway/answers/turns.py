@@ -7,7 +7,7 @@ the client calls it is its name for people.
 
 import time
 from array import array
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
@@ -34,17 +34,17 @@ _Key = tuple[str, str, int]  # the owner, the model, a hash of the first message
 class Talk:
     """One conversation on a model. Times are Unix time."""
 
-    def __init__(self, owner: str, model: str, name: str) -> None:
+    def __init__(self, owner: str, model: str, name: str, turn: Turn) -> None:
         self.owner = owner
         self.model = model
         self.name = name
+        self.turn = turn  # the last one
         self.began = self.last = time.time()
         self.turns = 0
         self.prompt_tokens = self.cached_tokens = 0  # of all turns
         self.again_tokens = 0  # of the turns behind the first, which could be cached
         self.parting: Parting | None = None  # the last one
         self.partings: Counter[str] = Counter()  # by what
-        self.turn: Turn | None = None  # the last one
 
     @property
     def hit_rate(self) -> float | None:
@@ -84,7 +84,7 @@ class Turns:
     """All conversations of a server, the quietest first."""
 
     def __init__(self) -> None:
-        self._talks: OrderedDict[_Key, Talk] = OrderedDict()
+        self._talks: dict[_Key, Talk] = {}
         self.counts = TurnCounts()
         self._tokens = 0
 
@@ -95,9 +95,7 @@ class Turns:
         """`request` with its tools in the order of the turn before, and its outline."""
         now = outline(request.messages, request.tools)
         talk = self._talks.get(_key(now, owner, model))
-        if talk is None or talk.turn is None:
-            return request, now
-        known = talk.turn.outline
+        known = talk.turn.outline if talk is not None else now
         if known.tools == now.tools or not is_same_conversation(known, now):
             return request, now
         tools = in_known_order(known.tools, request.tools)
@@ -108,28 +106,23 @@ class Turns:
     ) -> TalkTurn:
         """A turn is answered. `whose`: its owner, the model, and what the client calls it."""
         owner, model, name = whose
-        key = _key(now, owner, model)
-        talk = self._talks.get(key)
-        if talk is None or talk.turn is None or not is_same_conversation(talk.turn.outline, now):
-            self._drop(key)
-            talk = self._talks[key] = Talk(owner, model, name)
-        self._talks.move_to_end(key)
-        turn = Turn(now, array("I", tokens))
-        parted = parting(talk.turn, turn, _system(request)) if talk.turn is not None else None
-        self._tokens += len(turn.tokens) - (len(talk.turn.tokens) if talk.turn is not None else 0)
-        talk.turn, talk.turns, talk.last = turn, talk.turns + 1, time.time()
-        if parted is not None:
+        key, turn, parted = _key(now, owner, model), Turn(now, array("I", tokens)), None
+        talk = self._talks.pop(key, None)
+        if talk is not None:
+            self._tokens -= len(talk.turn.tokens)
+        if talk is None or not is_same_conversation(talk.turn.outline, now):
+            talk = Talk(owner, model, name, turn)
+        elif (parted := parting(talk.turn, turn, _system(request))) is not None:
             talk.parting = parted
             talk.partings[parted.what] += 1
             self.counts.partings[model, parted.what] += 1
+        talk.turn, talk.turns, talk.last = turn, talk.turns + 1, time.time()
+        self._talks[key] = talk
+        self._tokens += len(turn.tokens)
         while len(self._talks) > MOST or (self._tokens > MOST_TOKENS and len(self._talks) > 1):
-            self._drop(next(iter(self._talks)))
+            oldest = self._talks.pop(next(iter(self._talks)))
+            self._tokens -= len(oldest.turn.tokens)
         return TalkTurn(talk, self.counts, talk.turns, parted)
-
-    def _drop(self, key: _Key) -> None:
-        talk = self._talks.pop(key, None)
-        if talk is not None and talk.turn is not None:
-            self._tokens -= len(talk.turn.tokens)
 
 
 def _key(now: Outline, owner: str, model: str) -> _Key:

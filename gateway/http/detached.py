@@ -184,10 +184,6 @@ class BackgroundAnswer(DetachedAnswer):
         super().__init__(owner, name, most_bytes=sys.maxsize)
         self.document = document
 
-    def take(self, part: bytes) -> None:
-        """Without comments, which are for connections."""
-        super().take(b"".join(frame for frame in _frames_of(part) if _is_event(frame)))
-
 
 class Polled(msgspec.Struct, frozen=True):
     """What a polled answer says. `stop_reason`: as its dialect numbers them."""

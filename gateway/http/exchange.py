@@ -71,6 +71,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True, rename=_header):
 
 
 HEADERS = Said.__struct_encode_fields__
+REMARKS = {name: _header(name) for name in ("ignored", "relaxed", "parted")}  # that the log has
 
 
 def about(done: Done) -> dict[str, str]:
@@ -91,18 +92,11 @@ def about(done: Done) -> dict[str, str]:
     return {name: value for name, value in msgspec.to_builtins(said).items() if value}
 
 
-def remarks(said: Mapping[str, str]) -> Mapping[str, str]:
-    """What an answer's headers say is not applied, or not wholly, and where the prompt parts from
-    the one of the turn before.
-    """
-    names = ("ignored", "relaxed", "parted")
-    return {name: said[header] for name in names if (header := _header(name)) in said}
-
-
 def answered(asking: Asking[Any], done: Done) -> Mapping[str, str]:
     """Enter in the books who answers; the headers that say so."""
     said = about(done)
-    asking.record.answered_by(done, remarks(said), asking.books.gaps(done.model))
+    remarks = {name: said[header] for name, header in REMARKS.items() if header in said}
+    asking.record.answered_by(done, remarks, asking.books.gaps(done.model))
     return said
 
 
@@ -225,10 +219,9 @@ class EncodingResponse(msgspec.Struct, Generic[Wanted], frozen=True):
             with asking.kept():
                 encoded = await self.encode(asking.traced(asking.record.waits))
                 said = answered(asking, encoded)
-                if is_long(encoded.vectors):
-                    body = await asking.threads.run(lambda _wanted: self.body_of(encoded))
-                else:
-                    body = self.body_of(encoded)
+                body = await asking.threads.run(
+                    lambda _wanted: self.body_of(encoded), is_long=is_long(encoded.vectors)
+                )
             response = Plain(body, headers={**said, **asking.left()})
             await response(scope, receive, send)
 

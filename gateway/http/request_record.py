@@ -146,8 +146,8 @@ class RequestRecord:
         self._model, self.moved = answer.model, True
         if isinstance(answer, Answer):
             answer.tell_reading(self.reads)
-        if self._shows_prompt:
-            self._prompt = answer.prompt_ending(SHOWN)
+            if self._shows_prompt:
+                self._prompt = answer.prompt_ending(SHOWN)
         if self.recording is not None:
             self.answered = perf_counter() - self.began
             answer.record(self.recording)
@@ -213,9 +213,10 @@ class RequestRecord:
             news = self._news if answer is None else self._still_read()
         now, first = perf_counter(), self._first
         seconds = now - self.began
-        queued, loading = waited(self._stages, now)
         if answer is not None:
             queued, loading = answer.queued_seconds, answer.load_seconds
+        else:
+            queued, loading = waited(self._stages, now)
         since = seconds - first if first is not None else 0.0
         return alike(RequestStanding, usage)(
             number=self.number,

@@ -21,7 +21,7 @@ from gateway.http.exchange import Exchange
 from gateway.http.remembering import Memory
 from gateway.http.request_record import RequestRecord
 from gateway.http.services import LONG_BODY, Services
-from gateway.http.sse import SSE, Framing
+from gateway.http.sse import BARE, SSE, Framing
 from gateway.keys.access import Access
 from gateway.keys.store import KeptItem, KeptResponse, KeptTurn, Room, fresh_id
 from gateway.mcp.rounds import AnswerInRounds
@@ -36,7 +36,6 @@ from gateway.terms.request import ChatRequest
 
 MOST_HOMES = 64  # responses and conversations that are read for one request
 STANDARD = "openresponses-version"  # the header of clients that want the standard's own events
-NEVER = 1e9  # seconds: no keep-alive comments
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -185,14 +184,13 @@ class Making:
         framing: Framing = SSE,
     ) -> Exchange[ChatRequest]:
         """As an answer to one client; in the background as a stream for any reader."""
-        asking = self.services.asking_by(call, "responses", record)
         return Exchange(
-            replace(asking, quiet=NEVER) if in_background else asking,
+            self.services.asking_by(call, "responses", record),
             self._opened,
             lambda answer: self.reply.answered_by(answer.model, answer.sampling),
             self.reply.failed,
             self.exchange.stream or in_background,
-            framing=framing,
+            framing=BARE if in_background else framing,
             keep=None if in_background else self.keep,
         )
 

@@ -287,9 +287,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
 
     async def read(self, read: Callable[[bytes], T], body: bytes) -> T:
         """What a request's body means, a long one read beside the event loop. Raises as `read`."""
-        if len(body) < LONG_BODY:
-            return read(body)
-        return await self.bodies.run(lambda _wanted: read(body))
+        return await self.bodies.run(lambda _wanted: read(body), is_long=len(body) >= LONG_BODY)
 
     async def encoding(
         self,

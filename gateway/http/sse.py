@@ -89,6 +89,8 @@ def comment(text: str) -> bytes:
 
 
 SSE = Framing("text/event-stream; charset=utf-8", comment("still here"), comment)
+# Without comments, which are for connections.
+BARE = Framing("text/event-stream; charset=utf-8", b"", lambda _text: b"")
 # Lines of JSON have no comments, but a line may begin with white space.
 NDJSON = Framing("application/x-ndjson", b" ", lambda _text: b" ")
 
@@ -97,7 +99,8 @@ class EventStream(msgspec.Struct):
     """One stream. `began`: the status is on the wire, errors can only be events from here on.
 
     One task writes it, another sends comments (`with_comments`), never both at a time: a comment is
-    begun only while the writer sends nothing. `quiet`: seconds of silence before a comment;
+    begun only while the writer sends nothing. `quiet`: seconds of silence before a comment, also
+    before the answer begins: proxies give up, and until then an error has a status of its own;
     `patience`: between checks for one. `report_wait`: frames for reports of the wait, the first at
     once; None: they are comments.
     """
@@ -178,7 +181,7 @@ class EventStream(msgspec.Struct):
 
     async def _fill_silence(self) -> None:
         news, self._news = self._news, None
-        if news is None and not (self.began and time.monotonic() - self._last >= self.quiet):
+        if news is None and time.monotonic() - self._last < self.quiet:
             return
         if news is not None:
             report = self.report_wait

@@ -18,7 +18,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ import msgspec
 import structlog
 import uvicorn
 from litestar import Litestar
-from uvicorn._types import ASGI3Application, ASGISendEvent, Scope
+from uvicorn._types import ASGI3Application, ASGISendEvent
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
@@ -295,24 +295,6 @@ class GuardedSocket(Watched, WebSocketsSansIOProtocol):
         self.scope["state"][SEND_TIMED_OUT] = True
 
 
-class LifeEnding(msgspec.Struct, frozen=True, eq=False):
-    """An application; `broke` is called where its life (ASGI's lifespan) ends by an error. uvicorn
-    would serve on without all that lives there.
-    """
-
-    _app: Callable[..., Awaitable[None]]
-    _broke: Callable[[BaseException], None]
-
-    async def __call__(self, scope: Scope, *channel: Any) -> None:
-        """Raises as the application does."""
-        try:
-            await self._app(scope, *channel)
-        except BaseException as error:
-            if scope["type"] == "lifespan":
-                self._broke(error)
-            raise
-
-
 class Server(uvicorn.Server):
     """Stops accepting on SIGTERM, lets answers finish for a while, then ends them with an error
     event.
@@ -335,7 +317,8 @@ class Server(uvicorn.Server):
         patience = config.send_timeout
         super().__init__(
             uvicorn.Config(
-                LifeEnding(app, self._broke),
+                self._served,
+                interface="asgi3",
                 host=config.host,
                 port=config.port,
                 loop="auto",  # uvloop, where there is one
@@ -395,12 +378,18 @@ class Server(uvicorn.Server):
             for kind, handler in before.items():
                 signal.signal(kind, handler)
 
-    def _broke(self, error: BaseException) -> None:
-        """What all answers need has ended by an error: nobody is served any more."""
-        if self.started and not self.should_exit:
-            log.critical("the server can't go on: it ends", exc_info=error)
-            self.status, self.should_exit = BROKEN, True
-            self.end_after(LAST_WORDS)
+    async def _served(self, scope: Any, *channel: Any) -> None:
+        """The application. Where its life (ASGI's lifespan) ends by an error, nobody is served any
+        more: uvicorn would serve on without all that lives there.
+        """
+        try:
+            await self.app(scope, *channel)
+        except BaseException as error:
+            if scope["type"] == "lifespan" and self.started and not self.should_exit:
+                log.critical("the server can't go on: it ends", exc_info=error)
+                self.status, self.should_exit = BROKEN, True
+                self.end_after(LAST_WORDS)
+            raise
 
     def _hung_up(self, _sig: int, _frame: FrameType | None) -> None:
         """In the main thread, wherever it is."""

@@ -94,12 +94,14 @@ class WorkerThreads:
     def __init__(self, limit: int = PROMPT_THREADS) -> None:
         self._executor = ThreadPoolExecutor(limit, thread_name_prefix="prompt")
 
-    async def run(self, work: Callable[[Wanted], T]) -> T:
-        """`work(wanted)` in a thread; waits for a free one.
+    async def run(self, work: Callable[[Wanted], T], *, is_long: bool = True) -> T:
+        """`work(wanted)` in a thread; waits for a free one. What isn't long is done at once.
 
         When this call is cancelled it returns at once. `wanted()` is False from then on: `work`
         checks it between its pieces and raises `Abandoned`. Work not begun is never begun.
         """
+        if not is_long:
+            return work(lambda: True)
         left = threading.Event()
         future = self._executor.submit(work, lambda: not left.is_set())
         try:

@@ -77,7 +77,7 @@ class Calls:
     def _write(self, fragment: str) -> None:
         """Takes a fragment of the arguments: what was read up to here is delivered."""
         self._fragments.append(fragment)
-        self._reader.spend()
+        self._reader.keep()
 
     def close(self) -> None:
         """Ends the open call; arguments that never came are an empty object."""

@@ -113,12 +113,6 @@ class Reader:
         self._kept = None
         self._mark = self.at
 
-    def spend(self) -> None:
-        """Starts the record anew, while there is one: what was read up to here is delivered."""
-        self._mark = self.at
-        self._before = ""
-        self._kept = None
-
     def forget(self) -> None:
         """Ends the record."""
         self._keeping = False

@@ -1,6 +1,5 @@
 """Answers of other servers as events."""
 
-import asyncio
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,6 @@ import pytest
 from backends.contract.conversation import Tool
 from backends.contract.latest import Latest
 from backends.contract.remote import RemoteCall, RemoteDelta
-from gateway.answers.remote import reporting_wait
 from gateway.answers.remote_choice import (
     MOST_HABITS,
     HabitKey,
@@ -19,7 +17,6 @@ from gateway.answers.remote_choice import (
     Shown,
     ThinkingHabit,
 )
-from gateway.registry import Waiting
 from gateway.splitter import FORMATS, Splitter
 from gateway.splitter.unparsed import BEGINNINGS, OPENERS
 from gateway.terms.events import (
@@ -185,18 +182,6 @@ def test_a_stop_string_is_reported() -> None:
     events: list[Any] = events_of(says("x"), RemoteDelta(finished="stop", stop="\n"))
 
     assert events[-1] == Finished("stop", stop="\n")
-
-
-@pytest.mark.anyio
-async def test_a_long_wait_for_the_other_server_is_reported_and_a_short_one_is_not() -> None:
-    heard: asyncio.Queue[Waiting] = asyncio.Queue()
-    with reporting_wait(heard.put_nowait, "far", quiet=60.0):
-        pass
-    with reporting_wait(heard.put_nowait, "far", quiet=0.0):
-        news = await heard.get()
-
-    assert (news.model, news.stage) == ("far", "queued")
-    assert heard.empty()
 
 
 # ------------------------------------------------------------ what a server without a parser writes

@@ -6,7 +6,7 @@ from typing import Any
 import anyio
 import pytest
 
-from gateway.http.sse import EventStream
+from gateway.http.sse import BARE, EventStream
 from gateway.registry import Waiting
 from tests.hang import HANG
 
@@ -155,3 +155,24 @@ async def test_a_comment_that_is_due_begins_no_stream_that_fails() -> None:
         await refuse()
     assert not client.taken
     assert not events.began
+
+
+async def test_a_stream_that_any_reader_may_get_has_no_comments() -> None:
+    client = Client()
+    events = EventStream(client.send, {}, 0.0, framing=BARE, patience=0.0)
+    await events.begin()
+    events.wait(NEWS)
+    async with events.with_comments():
+        await turns()
+    assert client.taken == ["start"]
+
+
+@pytest.mark.parametrize(("quiet", "taken"), [(0.0, ["start", ": still here"]), (NEVER, [])])
+async def test_an_answer_that_does_not_begin_for_long_begins_with_a_comment(
+    quiet: float, taken: list[str]
+) -> None:
+    client = Client()
+    events = EventStream(client.send, {}, quiet, patience=0.0)
+    async with events.with_comments():
+        await turns()
+    assert client.taken[:2] == taken
