@@ -70,14 +70,12 @@ class Choice(msgspec.Struct):
     on_read: Callable[[PromptProgress], None] | None = None  # of its prompt
     _phase: type[Event] = Content  # of the newest event
     _logprobs: list[TokenLogprob] = []
-    _tokens: list[int] | None = None
+    _tokens: list[int] = []  # since the last delta, where they are returned
     _newest: str = ""  # content, as much as holds a marker
 
     def __post_init__(self) -> None:
         if self.splitting.in_reasoning:
             self._phase = Reasoning
-        if self.params.returns_tokens:
-            self._tokens = []
 
     async def deltas(self, outputs: Outputs) -> AsyncIterator[Delta]:
         """Ends with the delta that holds `Finished`. Where that is before the job's own end, the
@@ -107,7 +105,7 @@ class Choice(msgspec.Struct):
                 yield self._behind(delta)
 
     def _behind(self, delta: Delta) -> Delta:
-        """With the tokens since the last one, where they are returned."""
+        """With the tokens since the last one."""
         if not self._tokens:
             return delta
         tokens, self._tokens = tuple(self._tokens), []
@@ -123,7 +121,7 @@ class Choice(msgspec.Struct):
         events[-1] = replace(finished, stop=ended.stop_string, fault=ended.fault or None)
         if self.recorded is not None:
             self.recorded.end(ended, events)
-        if ended.token is not None and self._tokens is not None:
+        if ended.token is not None and self.params.returns_tokens:
             self._tokens.append(ended.token)
         delivered = tuple(self._delivered((), events)) if self._logprobs else ()
         if ended.logprob is not None and (self.params.logprobs_of == "all" or in_answer):
@@ -181,7 +179,7 @@ class Choice(msgspec.Struct):
             if type(event) is not Finished:  # isinstance takes several times as long for structs
                 self._phase = type(event)
         self.generated += len(piece.tokens)
-        if self._tokens is not None:
+        if self.params.returns_tokens:
             self._tokens += piece.tokens
         if self._phase is Reasoning:
             self.reasoning_tokens += len(piece.tokens)
@@ -333,11 +331,19 @@ class Answer:
 
 
 def _usage(choices: Sequence[Choice]) -> Usage:
-    """Where the engine failed behind a choice's end, its times are unknown."""
+    """Where the engine failed behind a choice's end, its times are unknown. What was cached of a
+    prompt is what the choice found that found least: the others reuse what it computed.
+    """
     ended = [choice.ended for choice in choices if choice.ended]
+    prompts = {
+        choice.prompt: choice.ended.prompt_tokens if choice.ended else len(choice.job.prompt)
+        for choice in choices
+    }
+    found = [(choice.prompt, choice.ended.cached_tokens) for choice in choices if choice.ended]
+    cached = dict(sorted(found, reverse=True))  # of each prompt the last counts
     return Usage(
-        prompt_tokens=_prompt_tokens(choices),
-        cached_tokens=_cached_tokens(choices),
+        prompt_tokens=sum(prompts.values()),
+        cached_tokens=sum(cached.values()),
         kept_tokens=max((end.kept_tokens for end in ended), default=0),
         kept_in=next((end.kept_in for end in ended if end.kept_in), ""),
         completion_tokens=sum(
@@ -351,24 +357,6 @@ def _usage(choices: Sequence[Choice]) -> Usage:
         decode_seconds=max((end.decode for end in ended), default=0.0),
         queue_seconds=max((end.queued for end in ended), default=0.0),
     )
-
-
-def _prompt_tokens(choices: Sequence[Choice]) -> int:
-    counts = {
-        choice.prompt: choice.ended.prompt_tokens if choice.ended else len(choice.job.prompt)
-        for choice in choices
-    }
-    return sum(counts.values())
-
-
-def _cached_tokens(choices: Sequence[Choice]) -> int:
-    """By prompt, of the choice that found least: the others reuse what it computed."""
-    counts: dict[int, int] = {}
-    for choice in choices:
-        if choice.ended:
-            found = choice.ended.cached_tokens
-            counts[choice.prompt] = min(found, counts.get(choice.prompt, found))
-    return sum(counts.values())
 
 
 def fingerprint(lease: Lease) -> str:

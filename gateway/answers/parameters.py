@@ -75,8 +75,7 @@ def _no_such(info: ModelInfo) -> str:
 
 def refuse_unparsed(params: GenerationParams) -> None:
     """Raises InvalidRequest where the client is strict and a field has no meaning here."""
-    if params.strict:
-        _refuse_fields(params, [field.name for field in params.unapplied])
+    _refuse_fields(params, [field.name for field in params.unapplied])
 
 
 def refuse_unapplied_here(named: GenerationParams, info: ModelInfo) -> None:

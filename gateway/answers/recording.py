@@ -186,22 +186,20 @@ class RecordedChoice:
                 kind: PartKind = "reasoning" if isinstance(event, Reasoning) else "content"
                 if not self._parts or self._parts[-1].kind != kind:
                     self._parts.append(_OpenPart(kind, self._written))
-                self._grow(self._parts[-1], text)
+                self._parts[-1].write(text)
+                self._said += len(text)
             case ToolOpened(index=index):
                 self._calls[index] = part = _OpenPart("call", self._written, event)
                 self._parts.append(part)
             case ArgumentsGrown(index, fragment):
                 if index in self._calls:
-                    self._grow(self._calls[index], fragment)
+                    self._calls[index].write(fragment)
+                    self._said += len(fragment)
             case ToolClosed(index):
                 if index in self._calls:
                     self._calls[index].is_whole = True
             case Finished():
                 self.finished = event
-
-    def _grow(self, part: _OpenPart, text: str) -> None:
-        part.write(text)
-        self._said += len(text)
 
 
 def spans(written: Written) -> list[Span]:

@@ -120,7 +120,7 @@ class Exchange(msgspec.Struct, Generic[Wanted], frozen=True):
         """Raises GatewayError as long as nothing has been sent."""
         async with while_connected(receive):
             if not self.stream:
-                body = await self._whole()
+                body = await self._whole(scope)
                 await body(scope, receive, send)
                 return
             events = EventStream(
@@ -142,10 +142,10 @@ class Exchange(msgspec.Struct, Generic[Wanted], frozen=True):
 
     @asynccontextmanager
     async def _answered(
-        self, on_wait: OnWait, was_cut_off: Callable[[], bool] = lambda: False
+        self, scope: Scope, on_wait: OnWait
     ) -> AsyncIterator[tuple[Answer, Mapping[str, str]]]:
         """The answer and its headers; in the books, and kept at its end."""
-        with self.asking.kept(was_cut_off):
+        with self.asking.kept(lambda: SEND_TIMED_OUT in scope["state"]):
             async with self.open_answer(self.asking.traced(on_wait)) as answer:
                 yield answer, answered(self.asking, answer)
             if self.keep is not None:
@@ -159,10 +159,7 @@ class Exchange(msgspec.Struct, Generic[Wanted], frozen=True):
             record.waits(news)
             events.wait(news)
 
-        def timed_out() -> bool:
-            return SEND_TIMED_OUT in scope["state"]
-
-        async with self._answered(waits, timed_out) as (answer, said):
+        async with self._answered(scope, waits) as (answer, said):
             events.says = record.reads_so_far
             reply = self.reply_to(answer)
             headers = {**said, **self.asking.left(self.rates)}
@@ -177,9 +174,9 @@ class Exchange(msgspec.Struct, Generic[Wanted], frozen=True):
                     await events.write(frames)
             return reply.closing(answer.usage())
 
-    async def _whole(self) -> Plain:
+    async def _whole(self, scope: Scope) -> Plain:
         record = self.asking.record
-        async with self._answered(record.waits) as (answer, said):
+        async with self._answered(scope, record.waits) as (answer, said):
             reply = self.reply_to(answer)
             async for delta in answer.deltas():
                 record.delta()

@@ -60,7 +60,7 @@ async def relayed(write: Callable[[T], Awaitable[None]]) -> AsyncIterator[Callab
     newest alone, so that nothing piles up. The last is written before the context ends.
     """
     newest: deque[T] = deque(maxlen=1)
-    came, one_writes = anyio.Event(), anyio.Lock()
+    came, one_writes = Signal(), anyio.Lock()
 
     async def write_newest() -> None:
         async with one_writes:
@@ -68,15 +68,13 @@ async def relayed(write: Callable[[T], Awaitable[None]]) -> AsyncIterator[Callab
                 await write(newest.pop())
 
     async def relay() -> None:
-        nonlocal came
         while True:
-            await came.wait()
-            came = anyio.Event()
             await write_newest()
+            await came.wait()
 
     def report(one: T) -> None:
         newest.append(one)
-        came.set()
+        came.give()
 
     async with companions() as tasks:
         tasks.start_soon(relay)
