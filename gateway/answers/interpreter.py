@@ -25,6 +25,7 @@ from config.document import parse
 from config.errors import ConfigError
 from gateway.answers.control_tokens import Spellings
 from gateway.answers.recording import Split
+from gateway.answers.stopping import Splitting, StopStrings
 from gateway.dialects.fields import read_fields
 from gateway.dialects.openai import read_text
 from gateway.dialects.parameters import SamplingWire
@@ -298,19 +299,25 @@ class Interpreter(msgspec.Struct, frozen=True):
         chat = Unapplied("messages", UNTAUGHT, partly=True)
         return replace(found, unapplied=(*found.unapplied, chat, *lost))
 
-    def splitter(self, request: ChatRequest, prompt: str) -> Splitter:
+    def splitter(self, request: ChatRequest, params: GenerationParams, prompt: str) -> Splitting:
         """A fresh one for an answer to `prompt`, the rendered text as the template framed it:
-        nothing a client wrote says how an answer begins.
+        nothing a client wrote says how an answer begins. Stop strings end it, and not the job: an
+        engine can't distinguish an answer from reasoning. `params`: with the presets.
         """
-        return Splitter(
+        is_inline = request.thinking.shown == "inline"
+        splitter = Splitter(
             self.format,
             in_reasoning=starts_in_reasoning(self.format, prompt),
             tools=request.callable_tools,
-            parse_tools=_parses_tools(request),
-            split_reasoning=request.thinking.shown != "inline",
+            parse_tools=request.tool_choice != "none",
+            split_reasoning=not is_inline,
             prompt_tail=prompt[-TAIL:],
             first_call_number=sum(len(message.tool_calls) for message in request.messages),
         )
+        if not params.stop:
+            return splitter
+        in_reasoning = params.stop_in_reasoning
+        return StopStrings(splitter, params.stop, in_reasoning=in_reasoning, inline=is_inline)
 
     def thinking(self, request: ChatRequest, prompt: str) -> Thinking:
         """Whether an answer to `prompt` begins inside reasoning, may begin with it, or may not."""
@@ -343,7 +350,9 @@ class Interpreter(msgspec.Struct, frozen=True):
             tokens=thinking.budget,
             closing=container.tokenize(closing, special=True),
             opens=reasoning.opens,
-            closes=reasoning_ends(self.format, parse_tools=_parses_tools(request)),
+            closes=reasoning_ends(
+                self.format, parse_tools=bool(request.tools) and request.tool_choice != "none"
+            ),
             anywhere=reasoning.anywhere,
             is_open=starts_in_reasoning(self.format, prompt),
         )
@@ -352,10 +361,6 @@ class Interpreter(msgspec.Struct, frozen=True):
 def is_held(request: ChatRequest, info: ModelInfo) -> bool:
     """A grammar can hold the answer to the tools that may be called."""
     return info.constrains and not request.continue_final
-
-
-def _parses_tools(request: ChatRequest) -> bool:
-    return bool(request.tools) and request.tool_choice != "none"
 
 
 DESCRIBED_TOOLS = "hermes_json"
@@ -387,7 +392,7 @@ def as_configured(request: ChatRequest, entry: ModelEntry) -> ChatRequest:
 
 
 class Interpreters:
-    """One for each template and tokenizer; the `MOST_INTERPRETERS` last used are kept."""
+    """One for each template and tokenizer; the `MOST_INTERPRETERS` last made are kept."""
 
     def __init__(self, templates: Templates) -> None:
         self._templates = templates
@@ -403,10 +408,10 @@ class Interpreters:
         template = source or info.chat_template
         own = (info.special, info.response_template, info.architecture)
         key = (entry.name, template, *own, entry.format, request.format, entry.keep_reasoning)
-        found = self._known.pop(key, None)
+        found = self._known.get(key)
         if found is None:
             found = await to_thread.run_sync(interpret, info, entry, source, request.format)
-        self._known[key] = found
+            self._known[key] = found
         return found
 
 

@@ -41,7 +41,7 @@ from gateway.answers.parameters import (
 )
 from gateway.answers.pictures import Album, ImageLoader, images_in, with_data
 from gateway.answers.remote import LeasedRemote, RemotePipeline
-from gateway.answers.stopping import Unsplit, stopping
+from gateway.answers.stopping import Unsplit
 from gateway.answers.tokens import Tokens
 from gateway.answers.turns import Turns
 from gateway.prompt.template import length_explained
@@ -191,12 +191,7 @@ class Pipeline(msgspec.Struct, kw_only=True):
         """Raises GatewayError, before anything is generated if the request is at fault."""
         self._refuse_too_many(1, call.request.answering.n)
         async with AsyncExitStack() as held:
-            answer = await self._first(held, call, self._chat)
-            try:
-                yield answer
-            finally:
-                if answer.turn is not None:
-                    answer.turn.ended(answer.usage())
+            yield await self._first(held, call, self._chat)
 
     @asynccontextmanager
     async def text(self, call: Call[TextRequest]) -> AsyncIterator[Answer]:
@@ -279,7 +274,7 @@ class Pipeline(msgspec.Struct, kw_only=True):
                     stop=(),
                     constraint=bound.constraint,
                 ),
-                stopping(interpreter.splitter(request, framed), request, params),
+                interpreter.splitter(request, params, framed),
                 one_call=request.one_call,
                 unread=interpreter.recognised.unread,
                 params=params,
@@ -289,7 +284,8 @@ class Pipeline(msgspec.Struct, kw_only=True):
         answer = await self._answer(held, lease, choices, request.answering, params, bound)
         answer.rendered, answer.split = prompt.rendered.text, interpreter.split
         whose = (owner, lease.name, call.conversation)
-        answer.turn = self.turns.begin(request, outline, prompt.tokens, whose)
+        answer.turn = turn = self.turns.begin(request, outline, prompt.tokens, whose)
+        held.callback(lambda: turn.ended(answer.usage()))
         return answer
 
     def _jobs(

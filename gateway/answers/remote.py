@@ -50,7 +50,6 @@ from gateway.answers.interpreter import Interpreter
 from gateway.answers.parameters import parameters_sent, refuse_unapplied_there, unapplied_there
 from gateway.answers.recording import RecordedChoice, Recording
 from gateway.answers.remote_choice import MOST_HABITS, HabitKey, RemoteChoice, ThinkingHabit
-from gateway.answers.stopping import stopping
 from gateway.answers.tokens import Tokens
 from gateway.prompt import RenderedPrompt
 from gateway.registry import Lease
@@ -310,7 +309,7 @@ class LeasedRemote(msgspec.Struct, frozen=True):
             raise InvalidRequest(text, param="messages")
         choices, remotes = [], []
         for index in range(params.n):
-            splitter = stopping(interpreter.splitter(request, rendered.framed), request, params)
+            splitter = interpreter.splitter(request, params, rendered.framed)
             job = Generation(prompt=())
             choices.append(Choice(index, job, splitter, one_call=request.one_call))
             choice = _varied(params, index)

@@ -9,7 +9,6 @@ from typing import TypeAlias
 from backends.contract.stops import StopFound, StopScanner
 from gateway.splitter import Splitter
 from gateway.terms.events import Content, Event, Finished, FinishReason, Reasoning, ToolClosed
-from gateway.terms.request import ChatRequest, GenerationParams
 
 Text: TypeAlias = Content | Reasoning
 Splitting: TypeAlias = "Splitter | Unsplit | StopStrings"
@@ -123,17 +122,3 @@ class StopStrings:
 
     def _text(self, text: str) -> list[Event]:
         return [self._kind(text)] if text else []
-
-
-def stopping(splitter: Splitting, request: ChatRequest, params: GenerationParams) -> Splitting:
-    """`splitter`, ended by the stop strings. They are not the job's: an engine can't distinguish an
-    answer from reasoning.
-    """
-    if not params.stop:
-        return splitter
-    return StopStrings(
-        splitter,
-        params.stop,
-        in_reasoning=params.stop_in_reasoning,
-        inline=request.thinking.shown == "inline",
-    )
