@@ -10,6 +10,7 @@ import msgspec
 from backends.contract.conversation import Tool
 from backends.contract.remote import RemoteCall, RemoteDelta
 from gateway.splitter import FORMATS, Splitter
+from gateway.splitter.payloads.syntax import THINK as TAGS
 from gateway.splitter.unparsed import UnparsedCalls
 from gateway.terms.events import (
     ArgumentsGrown,
@@ -24,14 +25,10 @@ from gateway.terms.events import (
 )
 
 THINK = FORMATS["think_text"]
-_OPENS = THINK.reasoning.opens if THINK.reasoning else ()
 _REASONS: Mapping[str, FinishReason] = {reason: reason for reason in get_args(FinishReason)}
-
-_CLOSES = THINK.reasoning.closes if THINK.reasoning else ()
 
 Shown = Literal["split", "inline", "hidden"]
 
-_LONGEST_CLOSE = max(map(len, _CLOSES), default=0)
 MOST_HABITS = 1_024
 
 HabitKey: TypeAlias = tuple[Any, ...]
@@ -89,7 +86,7 @@ class RemoteChoice:
         self._inside = False  # reasoning sent inline is open
         self._habit = habit if shown != "inline" else None
         self._looks = self._habit is not None  # for an end of reasoning that began nowhere
-        self._tail = ""  # of the content, where such an end may have begun
+        self._seen: list[str] = []  # the content where it looks
         self._guessed: list[str] | None = None  # what was taken for reasoning by habit alone
         self._calls: list[int] = []
         self.finished = False
@@ -99,21 +96,11 @@ class RemoteChoice:
         if self.finished:
             return Delta(self._index, (), further=remote.further) if remote.further else None
         if self._looks and remote.content:
-            self._look(remote.content)
+            self._seen.append(remote.content)
         events = tuple(self._events(remote))
         if not (events or remote.logprobs or remote.further or self._kept):
             return None
         return Delta(self._index, events, remote.logprobs, further=remote.further)
-
-    def _look(self, text: str) -> None:
-        seen = self._tail + text
-        if any(mark in seen for mark in _OPENS):
-            self._looks = False
-        elif any(mark in seen for mark in _CLOSES) and self._habit is not None:
-            self._looks = False
-            self._habit.note(begins=True)
-        tail = seen[1 - _LONGEST_CLOSE :]
-        self._tail = tail if self._looks and "<" in tail else ""
 
     def end(self) -> Delta | None:
         """The other server ended the stream without a finish reason."""
@@ -179,10 +166,10 @@ class RemoteChoice:
     def _begun(self, text: str) -> Iterator[Event]:
         """The first characters decide: a marker of reasoning, or none, or not decidable yet."""
         begin, self._held = text.lstrip(), ""
-        if begin.startswith(_OPENS) and self._shown != "inline":
+        if begin.startswith(TAGS.open) and self._shown != "inline":
             self._splitter = Splitter(THINK, in_reasoning=False)
             yield from self._splitter.feed(text)
-        elif self._shown != "inline" and any(mark.startswith(begin) for mark in _OPENS):
+        elif self._shown != "inline" and TAGS.open.startswith(begin):
             self._held = text
         elif self._shown != "inline" and self._whole:
             self._kept.append(text)
@@ -212,6 +199,9 @@ class RemoteChoice:
 
     def _ended(self, reason: str, stop: str | None) -> Iterator[Event]:
         self.finished = True
+        before, closed, _ = "".join(self._seen).partition(TAGS.close)
+        if self._looks and closed and self._habit and TAGS.open not in before:
+            self._habit.note(begins=True)
         yield from self._closed()
         yield from self._unheld()
         if self._splitter is not None:
@@ -227,7 +217,7 @@ class RemoteChoice:
     def _unheld(self) -> Iterator[Event]:
         held, self._held = "".join((self._held, *self._kept)), ""
         self._kept.clear()
-        if any(mark in held for mark in _CLOSES):
+        if TAGS.close in held:
             if self._habit is not None:
                 self._habit.note(begins=True)
             self._splitter = Splitter(THINK, in_reasoning=True)
