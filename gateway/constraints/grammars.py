@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 import msgspec
-from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper, regex_to_lark
+from llguidance import LLMatcher, LLTokenizer, regex_to_lark
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from backends.contract.grammar_limits import parser_limits
@@ -53,7 +53,7 @@ SCHEMA_LEVELS = Limit(400, "levels of a schema, one inside another or referred t
 SCHEMA_DATA = Limit(2_000, "values inside lists and objects of enum and const")
 SCHEMA_EFFORT = Limit(4_000_000, "units of work to compile a schema")
 
-END = 256  # the token after those of the bytes
+BYTES = (1 << 256) - 1  # as a mask of the tokens of `byte_tokenizer`
 STEPS = 16  # bytes of a text that are tried: the first shows most of what has too many ways
 NO_WAY = "NoExtension"  # llguidance's error for a grammar that no text can begin
 Entry: TypeAlias = Mapping[str, Any]  # {"name", and "json_schema" or "lark_grammar"}
@@ -118,22 +118,10 @@ class CompileBudget:
             raise InvalidRequest.at(field, "takes too long to compile.")
 
 
-class _Bytes:
-    """A vocabulary of the 256 bytes and an end, as llguidance asks a tokenizer for it."""
-
-    eos_token_id = END
-    bos_token_id = None
-    tokens = (*(bytes([byte]) for byte in range(256)), b"<end>")
-    special_token_ids = (END,)
-
-    def __call__(self, text: str | bytes) -> list[int]:
-        return list(text if isinstance(text, bytes) else text.encode())
-
-
 @lru_cache(maxsize=1)
 def byte_tokenizer() -> LLTokenizer:
-    """Each byte is a token, by its own number."""
-    return LLTokenizer(TokenizerWrapper(_Bytes()), slices=[])
+    """Each byte is a token, by its own number; those behind them are special."""
+    return LLTokenizer("byte", slices=[])
 
 
 def grammar_text(entries: Sequence[Entry]) -> str:
@@ -167,7 +155,7 @@ def runnable(entries: Sequence[Entry], field: str) -> tuple[Entry, ...]:
     text = grammar_text(entries)
     matcher = LLMatcher(byte_tokenizer(), text, log_level=0, limits=parser_limits())
     for _ in range(STEPS):
-        allowed = int.from_bytes(matcher.compute_bitmask(), "little") & ((1 << END) - 1)
+        allowed = int.from_bytes(matcher.compute_bitmask(), "little") & BYTES
         if matcher.is_error() or not allowed:
             break
         matcher.consume_token((allowed & -allowed).bit_length() - 1)

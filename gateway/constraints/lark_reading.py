@@ -23,7 +23,7 @@ import msgspec
 from llguidance import LLMatcher
 
 from backends.contract.grammar_limits import parser_limits
-from gateway.constraints.grammars import END, byte_tokenizer, grammar_text, lark_grammar
+from gateway.constraints.grammars import BYTES, byte_tokenizer, grammar_text, lark_grammar
 from gateway.terms.errors import InvalidRequest
 
 
@@ -82,7 +82,7 @@ def first_bytes(pattern: str) -> int:
     found = matcher.compute_bitmask()
     if matcher.is_error():
         return 0
-    return int.from_bytes(found, "little") & ((1 << END) - 1)
+    return int.from_bytes(found, "little") & BYTES
 
 
 class _RegexReader:

@@ -7,39 +7,23 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import llguidance
 import msgspec
-from llguidance import LLMatcher, LLTokenizer
+from llguidance import LLMatcher
 
 from backends.contract.conversation import JsonSchema, Shape
 from backends.contract.grammar_limits import parser_limits
 from gateway.constraints.compiling import grammar_of
-from gateway.constraints.grammars import ShapeGrammar
+from gateway.constraints.grammars import ShapeGrammar, byte_tokenizer
 
-END = 256
+END = byte_tokenizer().eos_token
 CORPUS = Path(__file__).parent / "schemas.jsonl.gz"
-
-
-class Bytes:
-    """A vocabulary of bytes, and an end."""
-
-    eos_token_id = END
-    bos_token_id = None
-    tokens = (*(bytes([byte]) for byte in range(256)), b"<end>")
-    special_token_ids = (END,)
-
-    def __call__(self, text: str | bytes) -> list[int]:
-        return list(text if isinstance(text, bytes) else text.encode())
-
-
-TOKENIZER = LLTokenizer(llguidance.TokenizerWrapper(Bytes()), slices=[])
 
 
 class Machine:
     """What a grammar takes and what it may write."""
 
     def __init__(self, text: str) -> None:
-        self.matcher = LLMatcher(TOKENIZER, text, log_level=0, limits=parser_limits())
+        self.matcher = LLMatcher(byte_tokenizer(), text, log_level=0, limits=parser_limits())
         assert not self.matcher.is_error(), self.matcher.get_error()
 
     def takes(self, text: str) -> bool:

@@ -10,7 +10,7 @@ from llguidance import LLMatcher
 from backends.contract.conversation import Grammar, JsonSchema, Regex, Shape
 from backends.contract.grammar_limits import parser_limits
 from gateway.constraints.compiling import grammar_of
-from gateway.constraints.grammars import END, ShapeGrammar, byte_tokenizer
+from gateway.constraints.grammars import ShapeGrammar, byte_tokenizer
 from gateway.terms.errors import InvalidRequest
 
 SELF = {"$ref": "#/$defs/a"}
@@ -37,7 +37,7 @@ def texts(grammar: ShapeGrammar, steps: int = 300) -> None:
             assert not matcher.is_error(), matcher.get_error()
             if matcher.is_stopped():
                 break
-            allowed = [byte for byte in range(END + 1) if bits >> byte & 1]
+            allowed = [token for token in range(byte_tokenizer().vocab_size) if bits >> token & 1]
             assert allowed
             assert matcher.consume_token(rng.choice(allowed)), matcher.get_error()
 
