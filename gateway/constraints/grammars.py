@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any, TypeAlias
 
 import msgspec
@@ -253,13 +254,12 @@ INLINE_SCHEMA = "%json"  # would be compiled without the limits of `reading` and
 def regex_rule(pattern: str, field: str) -> str:
     r"""The grammar of what `pattern` matches as a whole. `\d` is an ASCII digit."""
     REGEX_LENGTH.check(len(pattern), field)
-    return f"start: /{regex_to_lark(_whole(pattern, field), 'd')}/"
+    return f"start: /{regex_to_lark(pattern, 'd')}/"
 
 
 def lark_grammar(text: str, field: str) -> str:
     """A client's grammar: GBNF where it has rules like that, else Lark."""
     GRAMMAR_LENGTH.check(len(text), field)
-    text = _whole(text, field)
     if RULE in text:
         return lark_of_gbnf(text, field)
     GRAMMAR_LINES.check(sum(":" in line for line in text.splitlines()), field)
@@ -276,16 +276,7 @@ def choices_rule(texts: tuple[str, ...], field: str) -> str:
     CHOICES.check(len(texts), field)
     CHOICE_LENGTH.check(max(map(len, texts)), field)
     CHOICES_LENGTH.check(sum(map(len, texts)), field)
-    return f"start: {one_of(literal(_whole(text, field)) for text in texts)}"
-
-
-def _whole(text: str, field: str) -> str:
-    """`text`, which has no half of a surrogate pair. JSON can spell one; it is not a character."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise InvalidRequest.at(field, "contains an unpaired surrogate.") from None
-    return text
+    return f"start: {one_of(map(literal, texts))}"
 
 
 RULE = "::="
@@ -305,19 +296,12 @@ def lark_of_gbnf(text: str, field: str) -> str:
     are written otherwise before (llama.cpp's grammars/README.md has the notation).
     """
     GRAMMAR_RULES.check(text.count(RULE), field)
-    GROUP_DEPTH.check(_depth(text), field)
+    depths = accumulate((part == "(") - (part == ")") for part in PART.findall(text))
+    GROUP_DEPTH.check(max(depths, default=0), field)
     try:
         return gbnf_to_lark(PART.sub(_plainer, text))
     except (Exception, RecursionError) as error:  # noqa: BLE001 - it raises bare `Exception`
         raise InvalidRequest.at(field, f"not a GBNF grammar: {error}") from None
-
-
-def _depth(text: str) -> int:
-    depth = deepest = 0
-    for part in PART.findall(text):
-        depth += (part == "(") - (part == ")")
-        deepest = max(deepest, depth)
-    return deepest
 
 
 def _plainer(part: re.Match[str]) -> str:

@@ -65,7 +65,7 @@ def _shape(order: GrammarOrder) -> Shape:
     """Raises InvalidRequest for a schema that is no JSON."""
     match order.kind:
         case "schema":
-            return JsonSchema(schema=order.grammar.encode(errors="surrogatepass"), field="grammar")
+            return JsonSchema(schema=order.grammar.encode(), field="grammar")
         case "regex":
             return Regex(pattern=order.grammar, field="grammar")
         case "grammar":
