@@ -115,13 +115,9 @@ class ToolRounds(msgspec.Struct, eq=False):
         *,
         can_approve: bool,
     ) -> Toolset:
+        wanted, own = call.request.served, call.request.tools
         return await self._servers.opened(
-            call.request.served,
-            always,
-            call.access,
-            tasks,
-            can_approve=can_approve,
-            taken=frozenset(tool.name for tool in call.request.tools),
+            wanted, always, call.access, tasks, own, can_approve=can_approve
         )
 
     def _always(self, call: Call[ChatRequest]) -> tuple[ServedTools, ...]:
@@ -139,11 +135,7 @@ def _with_tools(request: ChatRequest, tools: Toolset) -> ChatRequest:
     if (wanted := request.served_choice) is not None:
         choice = "required"
         if wanted.tool:
-            name = tools.function(wanted.label, wanted.tool)
-            if name is None:
-                message = f"No tool {wanted.tool!r:.64} of {wanted.label!r:.64}."
-                raise InvalidRequest.at(wanted.field, message)
-            choice = NamedTool(name)
+            choice = NamedTool(tools.function(wanted.label, wanted.tool, wanted.field))
     elif choice == "none" and not (request.tools or request.served):
         choice = "auto"  # what dialects say of a request without tools
     unapplied = (*request.answering.unapplied, *tools.unapplied)
@@ -167,7 +159,7 @@ class _Rounds(msgspec.Struct, frozen=True, eq=False):
 
     _chat: OpenChat
     call: Call[ChatRequest]
-    _held: AsyncExitStack
+    held: AsyncExitStack  # with it the model is given back
     tools: Toolset
     _tasks: TaskGroup
     shown: Shown
@@ -185,11 +177,7 @@ class _Rounds(msgspec.Struct, frozen=True, eq=False):
         return await self._opened(plain), plain
 
     async def _opened(self, request: ChatRequest) -> Answer:
-        return await self._held.enter_async_context(self._chat(self.call.of(request)))
-
-    async def close(self) -> None:
-        """Its model is given back."""
-        await self._held.aclose()
+        return await self.held.enter_async_context(self._chat(self.call.of(request)))
 
     async def answers(self, calls: Sequence[_Call]) -> AsyncIterator[ToolAnswered]:
         """As they come. Those that are left when it is closed end with the request."""
@@ -228,23 +216,16 @@ def _refused(call: _Call, tool: ServedTool, why: str) -> ToolAnswered:
 
 async def _begun(rounds: _Rounds, request: ChatRequest, limit: int) -> "AnswerInRounds":
     """The answer, its first round open. What the user allowed is run before."""
-    approved = [
-        _Call(each.id, _function(rounds.tools, each), number, each.arguments, closed=True)
-        for number, each in enumerate(rounds.call.request.approved)
-    ]
+    approved = []
+    for number, each in enumerate(rounds.call.request.approved):
+        name = rounds.tools.function(each.label, each.tool, each.field)
+        approved.append(_Call(each.id, name, number, each.arguments, closed=True))
     answered = [each async for each in rounds.answers(approved)]
     request = replace(
         request, messages=(*request.messages, *_exchanged("", "", approved, answered))
     )
     first, request = await rounds.open(request)
     return AnswerInRounds(first, rounds, request, limit, _script(approved, answered, rounds.shown))
-
-
-def _function(tools: Toolset, approved: Any) -> str:
-    name = tools.function(approved.label, approved.tool)
-    if name is None:
-        raise InvalidRequest.at(approved.field, "Its tool is none of this request's.")
-    return name
 
 
 def _script(calls: Sequence[_Call], answered: Sequence[ToolAnswered], shown: Shown) -> list[Delta]:
@@ -280,7 +261,6 @@ class AnswerInRounds(Answer):
         self._script = script
         self._calls = len(rounds.call.request.approved)  # shown so far
         self._counted = self._calls  # of those that the request limits
-        self._before: Usage | None = None  # of the rounds before this one
         self._generated = 0  # tokens of the last one
 
     @property
@@ -312,8 +292,7 @@ class AnswerInRounds(Answer):
         return self._now.prompt_ending(characters)
 
     def _usage_so_far(self) -> Usage:
-        now = self._now.usage()
-        return now if self._before is None else now.after(self._before)
+        return self._now.usage()
 
     async def _all(self) -> AsyncIterator[Delta]:
         for delta in self._script:
@@ -322,7 +301,7 @@ class AnswerInRounds(Answer):
             turn = _Turn(self._rounds, self._calls, self._is_ignored)
             async for delta in self._said(turn):
                 yield delta
-            self._calls += turn.count
+            self._calls = turn.seen
             async for answered in self._answers(turn):
                 if self._rounds.shown != "nothing":
                     yield Delta(0, (), answered=(answered,))
@@ -381,8 +360,8 @@ class AnswerInRounds(Answer):
     async def _close(self) -> None:
         """The round's usage is known, and its model is free while tools run."""
         last = self._now
-        self._before, self._generated = self._usage_so_far(), last.usage().completion_tokens
-        await self._rounds.close()
+        self.first, self._generated = self.usage(), last.usage().completion_tokens
+        await self._rounds.held.aclose()
         self._now = Answer(last.lease, last.unapplied, ())
 
     def _goes_on(self, turn: "_Turn") -> bool:
@@ -417,15 +396,13 @@ class _Turn(msgspec.Struct, eq=False):
     """What the model says in one round, on its way to the client."""
 
     _rounds: _Rounds
-    _before: int  # how many calls the client has seen
+    seen: int  # how many calls the client sees, of all rounds
     _is_ignored: Callable[[str], bool]  # asked for each call
-    _ignored: set[int] = set()
     _calls: dict[int, _Call] = {}
     _finished: Finished = Finished("stop")
     _last: Delta = Delta(0, ())
     _texts: list[str] = []
     _thoughts: list[str] = []
-    count: int = 0  # of calls that the client sees
     answered: list[ToolAnswered] = []
 
     def exchanged(self, begun: str) -> tuple[Message, ...]:
@@ -455,7 +432,7 @@ class _Turn(msgspec.Struct, eq=False):
                 return event
             case ToolOpened(index, call_id, name):
                 return self._opened(event, index, call_id, name)
-            case ArgumentsGrown(index=index) | ToolClosed(index=index) if index in self._ignored:
+            case ArgumentsGrown(index=index) | ToolClosed(index=index) if index not in self._calls:
                 return None
             case ArgumentsGrown(index, fragment):
                 call = self._calls[index]
@@ -471,11 +448,10 @@ class _Turn(msgspec.Struct, eq=False):
 
     def _opened(self, event: ToolOpened, index: int, call_id: str, name: str) -> Event | None:
         if self._is_ignored(name):
-            self._ignored.add(index)
             return None
         is_shown = self._rounds.shown == "calls" or name not in self._rounds.tools.runnable
-        number = self._before + self.count if is_shown else -1
-        self.count += is_shown
+        number = self.seen if is_shown else -1
+        self.seen += is_shown
         self._calls[index] = _Call(call_id, name, number)
         return ToolOpened(number, call_id, name, event.further) if is_shown else None
 

@@ -14,7 +14,7 @@ from unicodedata import combining, normalize
 import msgspec
 import structlog
 from anyio.abc import TaskGroup
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from backends.contract.catalog import command
 from config.mcp import McpConfig
@@ -44,15 +44,14 @@ class ToolServerFailed(
 
 
 class Runnable(msgspec.Struct, frozen=True):
-    """A tool in a chat, and where it runs. `name`: as its server calls it."""
+    """A tool in a chat, and where it runs."""
 
     shown: ServedTool
     server: "McpServer"
-    name: str
 
     async def run(self, arguments: Mapping[str, object]) -> "ToolResult":
         """See `McpServer.call`."""
-        return await self.server.call(self.name, arguments)
+        return await self.server.call(self.shown.name, arguments)
 
 
 class Toolset(msgspec.Struct, eq=False):
@@ -67,12 +66,14 @@ class Toolset(msgspec.Struct, eq=False):
     listed: list[ListedServer] = []
     unapplied: list[Unapplied] = []
 
-    def function(self, label: str, tool: str) -> str | None:
-        """The name of the function that stands for a tool."""
+    def function(self, label: str, tool: str, field: str) -> str:
+        """The name of the function that stands for a tool. Raises InvalidRequest that names the
+        `field` where there is none.
+        """
         for name, each in self.runnable.items():
             if (each.shown.label, each.shown.name) == (label, tool):
                 return name
-        return None
+        raise InvalidRequest.at(field, f"No tool {tool!r:.64} of {label!r:.64}.")
 
     def add(self, wanted: ServedTools, server: "McpServer", listing: "Listing") -> None:
         """Those of one server that its client wants."""
@@ -92,7 +93,7 @@ class Toolset(msgspec.Struct, eq=False):
             parameters = tool.input_schema
             self.tools.append(Tool(name=name, description=tool.description, parameters=parameters))
             served = ServedTool(wanted.label, tool.name, waits)
-            self.runnable[name] = Runnable(served, server, tool.name)
+            self.runnable[name] = Runnable(served, server)
         self.listed.append(ListedServer(label=wanted.label, tools=tuple(map(asdict, shown))))
 
     def _free_name(self, wanted: str) -> str:
@@ -157,12 +158,12 @@ class McpServers:
         always: Sequence[ServedTools],
         access: Access,
         tasks: TaskGroup,
+        own: Sequence[Tool] = (),
         *,
         can_approve: bool,
-        taken: frozenset[str],
     ) -> Toolset:
         """The tools of `wanted`, and those of a model that `always` has them. `tasks`: of the
-        request, for servers that it names by itself; `taken`: names of functions. Raises
+        request, for servers that it names by itself; `own`: tools that its client runs. Raises
         InvalidRequest and ToolServerFailed.
         """
         if len(wanted) > MOST_SERVERS:
@@ -174,7 +175,7 @@ class McpServers:
                 message = f"The MCP server {each.label!r:.64} is there twice."
                 raise InvalidRequest.at(each.field, message)
         found = [(each, self._server(each, access, tasks)) for each in wanted]
-        tools = Toolset(set(taken), can_approve)
+        tools = Toolset({tool.name for tool in own}, can_approve)
         for each, server in found:
             if each.headers and server.config.name in self._running:
                 tools.unapplied.append(Unapplied(f"{each.field}.headers", OWN_HEADERS))
@@ -198,7 +199,8 @@ class McpServers:
     def _server(self, wanted: ServedTools, access: Access, tasks: TaskGroup) -> "McpServer":
         config = self._config(wanted, access)
         if config.is_open:
-            return _new(_of_client(config, wanted), tasks)
+            headers = {**wanted.headers, **config.headers}
+            return _new(replace(config, url=wanted.url, headers=headers), tasks)
         server = self._running.get(config.name)
         if server is None:
             assert self._tasks is not None, "it runs"
@@ -221,12 +223,6 @@ class McpServers:
 
 def _may_use(config: McpConfig, access: Access) -> bool:
     return not config.keys or (access.label is not None and access.label in config.keys)
-
-
-def _of_client(config: McpConfig, wanted: ServedTools) -> McpConfig:
-    """The entry of a server that the client names by its URL."""
-    headers = {**wanted.headers, **config.headers}
-    return msgspec.structs.replace(config, url=wanted.url, headers=headers)
 
 
 def _new(config: McpConfig, tasks: TaskGroup) -> "McpServer":

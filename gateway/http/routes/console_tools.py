@@ -19,7 +19,6 @@ from gateway.http.services import Services
 from gateway.http.sse import attended
 from gateway.keys.access import Access
 from gateway.mcp.servers import Toolset
-from gateway.terms.errors import InvalidRequest
 from gateway.terms.request import ServedTools
 from gateway.terms.tasks import companions
 
@@ -73,9 +72,7 @@ async def call(request: AnyRequest, services: Services, order: ToolOrder) -> Too
     """Run a tool of an MCP server, as its user has allowed. The call ends with the connection."""
     audit(request, "call tool", server=order.server, tool=order.tool)
     async with attended(request), _opened(services, order.server, request.auth) as toolset:
-        name = toolset.function(order.server, order.tool)
-        if name is None:
-            raise InvalidRequest.at("tool", f"No tool {order.tool!r:.64} of {order.server!r:.64}.")
+        name = toolset.function(order.server, order.tool, "tool")
         result = await toolset.runnable[name].run(order.arguments)
         return ToolResultWire(result.text, result.is_error)
 
@@ -85,9 +82,7 @@ async def _opened(services: Services, server: str, access: Access) -> AsyncItera
     """One server's tools. Raises InvalidRequest and ToolServerFailed."""
     wanted = ServedTools(label=server, field="server", named_at="server")
     async with companions() as tasks:
-        yield await services.mcp.opened(
-            (wanted,), (), access, tasks, can_approve=True, taken=frozenset()
-        )
+        yield await services.mcp.opened((wanted,), (), access, tasks, can_approve=True)
 
 
 def _wires(toolset: Toolset) -> Sequence[ToolWire]:
@@ -97,11 +92,11 @@ def _wires(toolset: Toolset) -> Sequence[ToolWire]:
     found = []
     for tool in toolset.tools:
         runnable = toolset.runnable[tool.name]
-        hints = described[runnable.name]["annotations"] or {}
+        hints = described[runnable.shown.name]["annotations"] or {}
         assert isinstance(hints, Mapping)
         found.append(
             ToolWire(
-                name=runnable.name,
+                name=runnable.shown.name,
                 function=tool.name,
                 description=tool.description or "",
                 parameters=tool.parameters or {},
