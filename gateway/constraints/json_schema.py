@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from backends.contract.conversation import JsonSchema
-from gateway.constraints.effort import bounded, every, everywhere, inside, names_in, referred
+from gateway.constraints.effort import bounded, every, everywhere, inside, referred
 from gateway.constraints.grammars import (
     Check,
     CompileBudget,
@@ -189,8 +189,6 @@ def _allows_more(check: Mapping[str, Any]) -> bool:
     return any(each is not False for each in further) or not {*CONSTANT}.isdisjoint(check)
 
 
-Note: TypeAlias = tuple[str, Relaxation]  # with the definition it stands in; "": the root
-
 UNSATISFIABLE = "Unsatisfiable schema"
 TEXT = frozenset(("pattern", "format", "minLength", "maxLength"))
 TOO_LARGE = ("too large", "too big", "fuel", "limit exceeded", "level exceeded")
@@ -239,15 +237,14 @@ def relaxed(
         if any("\x7f" in name for name in names):
             raise InvalidRequest.at(field, "a property whose name holds U+007F can't be written.")
         notes += _Search(schema, schema.carried, field, allowance).notes()
-    reached = _reached(schema.carried)
-    return schema.carried, tuple(dict.fromkeys(note for owner, note in notes if owner in reached))
+    return schema.carried, tuple(dict.fromkeys(notes))
 
 
-def _narrowed(schema: Schema, carried: dict[str, Any]) -> Iterator[Note]:
+def _narrowed(schema: Schema, carried: dict[str, Any]) -> Iterator[Relaxation]:
     """Drops, in place, what would have too many ways at one place."""
     for node, keyword in too_wide(carried):
         origin, row = schema.origins[id(node)], KEYWORDS[keyword]
-        yield origin.owner, Relaxation(origin.place, keyword, row.became, checked=row.checked)
+        yield Relaxation(origin.place, keyword, row.became, checked=row.checked)
         gone = {keyword, *row.opens}
         for key in gone & node.keys():
             del node[key]
@@ -271,7 +268,7 @@ class _Search:
         self.definitions: dict[str, Any] = root.get("$defs", {})
         self.seen: set[int] = set()
 
-    def notes(self) -> Iterator[Note]:
+    def notes(self) -> Iterator[Relaxation]:
         """Each thing dropped, until llguidance takes what is left."""
         yield from self._texts()
         if (message := self._refusal(self.root)) is not None:
@@ -281,7 +278,7 @@ class _Search:
                 raise InvalidRequest.at(self.field, f"too intricate: {brief(message)}")
             yield from self._mend(self.root)
 
-    def _texts(self) -> Iterator[Note]:
+    def _texts(self) -> Iterator[Relaxation]:
         """Regexes first, each alone: together they could take any time."""
         tried: dict[str, None] = {}
         for node in everywhere(self.root):
@@ -308,7 +305,7 @@ class _Search:
         message = self._refusal(node)
         return message is not None and not message.startswith(UNSATISFIABLE)
 
-    def _mend(self, node: dict[str, Any]) -> Iterator[Note]:
+    def _mend(self, node: dict[str, Any]) -> Iterator[Relaxation]:
         """What is wrong in the parts of `node`, each alone; then what still is in it."""
         name = referred(node)
         parts = [*inside(node), *([self.definitions[name]] if name is not None else [])]
@@ -319,7 +316,7 @@ class _Search:
                     yield from self._mend(part)
         yield from self._relax(node)
 
-    def _relax(self, node: dict[str, Any]) -> Iterator[Note]:
+    def _relax(self, node: dict[str, Any]) -> Iterator[Relaxation]:
         """Drops keywords until it isn't refused: the one whose lack suffices, or several."""
         while self._at_fault(node):
             present = [keyword for keyword in KEYWORDS if keyword in node]
@@ -330,15 +327,14 @@ class _Search:
             node.clear()
             node.update(less)
 
-    def _dropped(self, node: dict[str, Any], keyword: str) -> Note:
+    def _dropped(self, node: dict[str, Any], keyword: str) -> Relaxation:
         """The relaxation that is reported. A regex that llguidance lacks the check lacks too."""
         origin, row = self.origins[id(node)], KEYWORDS[keyword]
         alone = {"type": "string", "pattern": node.get("pattern")}
         usable = keyword != "pattern" or not self._at_fault(alone)
         if not usable and origin.plain:
             origin.check.pop("pattern", None)
-        note = Relaxation(origin.place, keyword, row.became, checked=row.checked and usable)
-        return origin.owner, note
+        return Relaxation(origin.place, keyword, row.became, checked=row.checked and usable)
 
 
 def without(node: dict[str, Any], keyword: str) -> dict[str, Any]:
@@ -348,17 +344,6 @@ def without(node: dict[str, Any], keyword: str) -> dict[str, Any]:
     if keyword == "oneOf":
         less["allOf"] = [*less.get("allOf", ()), {"anyOf": node["oneOf"]}]
     return less
-
-
-def _reached(carried: Carried) -> set[str]:
-    """The definitions that a text can come to; "" is the root."""
-    definitions = carried.get("$defs", {}) if isinstance(carried, dict) else {}
-    reached, stack = {""}, [carried]
-    while stack:
-        named = names_in(stack.pop())
-        stack += (definitions[name] for name in named - reached)
-        reached |= named
-    return reached
 
 
 class CarriedSchema(msgspec.Struct, frozen=True):

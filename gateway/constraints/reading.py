@@ -16,7 +16,7 @@ from urllib.parse import unquote, urldefrag, urljoin
 
 import msgspec
 
-from gateway.constraints.effort import level_sizes, values_in
+from gateway.constraints.effort import level_sizes, referred, values_in
 from gateway.constraints.grammars import (
     SCHEMA_BYTES,
     SCHEMA_DATA,
@@ -162,21 +162,18 @@ class NodeOrigin(msgspec.Struct, frozen=True):
     """
 
     place: str
-    owner: str
     check: dict[str, Any]
     plain: bool
 
 
 class Schema(msgspec.Struct, frozen=True):
-    """What was read.
-
-    `notes`: what the grammar doesn't carry, each with the definition it stands in ("": the root).
-    `origins`: by the `id` of a node of `carried`.
+    """What was read. `notes`: what the grammar doesn't carry; `origins`: by the `id` of a node of
+    `carried`.
     """
 
     check: dict[str, Any] | bool
     carried: dict[str, Any] | bool
-    notes: list[tuple[str, Relaxation]]
+    notes: list[Relaxation]
     origins: dict[int, NodeOrigin]
 
 
@@ -188,10 +185,9 @@ def read(text: bytes, field: str) -> Schema:
     except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidRequest.at(field, f"not a JSON schema: {error}") from None
     reading = _DocumentReader(document, field)
-    checked = reading.all()
-    carrying = _Carrying(reading.places, reading.notes)
-    carried = {owner: carrying.of(owner, check) for owner, check in checked.items()}
-    return Schema(_whole(checked), _whole(carried), carrying.notes, carrying.origins)
+    carrying = _Carrying(reading)
+    carried = _whole(carrying.all())
+    return Schema(_whole(carrying.checked), carried, carrying.notes, carrying.origins)
 
 
 def _whole(parts: dict[str, Any]) -> Any:
@@ -212,8 +208,7 @@ class _DocumentReader:
         self.definitions: dict[int, str] = {}  # of the node a reference leads to
         self.waiting: list[tuple[str, Any]] = [(ROOT, document)]
         self.places: dict[int, str] = {}
-        self.notes: list[tuple[str, Relaxation]] = []
-        self.owner = ROOT
+        self.notes: list[Relaxation] = []
         self.data = 0  # values inside lists and objects of `enum` and `const`
         self.node: Any = document  # the innermost that the client wrote
 
@@ -221,8 +216,8 @@ class _DocumentReader:
         """The root, and each definition by its name."""
         found: dict[str, Any] = {}
         while self.waiting:
-            self.owner, node = self.waiting.pop()
-            found[self.owner] = self.read(node)
+            name, node = self.waiting.pop()
+            found[name] = self.read(node)
         return found
 
     def read(self, node: Any, key: str = "") -> Any:
@@ -243,7 +238,7 @@ class _DocumentReader:
         """Without the keywords that its draft doesn't know yet."""
         new = too_new(node, self.draft)
         became = f"nothing, as draft {self.draft} has it"
-        self.notes += [(self.owner, Relaxation(place, key, became, checked=False)) for key in new]
+        self.notes += [Relaxation(place, key, became, checked=False) for key in new]
         return {key: value for key, value in node.items() if key not in new} if new else node
 
     def _value(self, key: str, value: Any) -> Any:
@@ -282,37 +277,40 @@ class _DocumentReader:
 
 
 class _Carrying:
-    """What of a schema for the check the grammar can carry. `places`: of its nodes; `notes`: what
-    isn't carried, which is added to.
-    """
+    """What the grammar can carry of what is `checked`. `notes`: what it doesn't."""
 
-    def __init__(self, places: Mapping[int, str], notes: list[tuple[str, Relaxation]]) -> None:
-        self._places = places
-        self.notes = notes
+    def __init__(self, reading: _DocumentReader) -> None:
+        self.checked = reading.all()
+        self.notes = reading.notes
+        self._places = reading.places
         self.origins: dict[int, NodeOrigin] = {}
-        self._owner = ROOT
+        self._waiting = [ROOT]
         self._multiples: set[int] = set()
         self._lengths = 0
 
-    def of(self, owner: str, check: Any) -> Any:
-        """The root, or a definition."""
-        self._owner = owner
-        return self._carried(check, plain=not owner)
+    def all(self) -> dict[str, Any]:
+        """The root, and each definition that it comes to."""
+        found: dict[str, Any] = {}
+        while self._waiting:
+            if (name := self._waiting.pop()) not in found:
+                found[name] = self._carried(self.checked[name], plain=name == ROOT)
+        return found
 
     def _carried(self, check: Any, *, plain: bool) -> Any:
         if isinstance(check, bool):
             return check
         carried: dict[str, Any] = {}
         place = self._places[id(check)]
-        self.origins[id(carried)] = NodeOrigin(place, self._owner, check, plain)
+        self.origins[id(carried)] = NodeOrigin(place, check, plain)
         for key, value in check.items():
             row = KEYWORDS[key]
             if row.grammar == "carried" and self._fits(key, check):
                 part = partial(self._carried, plain=plain and key != "oneOf")
                 carried[key] = with_parts(key, value, part)
             elif row.became and not (row.holds == "flag" and value is False):
-                relaxation = Relaxation(place, key, row.became, row.checked)
-                self.notes.append((self._owner, relaxation))
+                self.notes.append(Relaxation(place, key, row.became, row.checked))
+        if (name := referred(check)) is not None:
+            self._waiting.append(name)
         _in_order(carried)
         return carried
 
