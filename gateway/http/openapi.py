@@ -3,7 +3,7 @@
 Litestar lists the routes, their parameters and descriptions; the types of their bodies and answers,
 which it isn't shown, because bodies are read as bytes, are in each module's `api` (`routing`). A
 body is often read by several structs, each of which takes its part, and a field of ours may have
-several names: `Body` puts together what a client may write.
+several names: `body_type` puts together what a client may write.
 
 Both documents are made at the first request for one. The page has no scripts and needs no network.
 """
@@ -15,8 +15,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from hashlib import sha256
+from itertools import chain
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from anyio import to_thread
@@ -27,7 +29,7 @@ from litestar.handlers import HTTPRouteHandler, WebsocketRouteHandler
 from litestar.openapi.config import OpenAPIConfig
 from litestar.routes import HTTPRoute
 from litestar.types import ASGIApp
-from msgspec import inspect
+from msgspec import Meta, inspect
 
 from gateway.dialects.dialect import Dialect
 from gateway.dialects.fields import SPELLINGS
@@ -37,114 +39,65 @@ from gateway.dialects.parameters import SamplingWire
 from gateway.http.sse import Plain
 
 Schema = dict[str, Any]
+Models: TypeAlias = Mapping[Any, Schema]  # how a document refers to a type
 REF = "#/components/schemas/"
 REFERENCE = re.compile(f'"{REF}([^"]+)"')  # in JSON
 OWN = "Roundhouse"
 
 
-class Body(msgspec.Struct, frozen=True, kw_only=True):
-    """A body that several structs read. `further`: fields that none of them names, with their
-    schemas; `names`: what clients of this API call fields that have other names elsewhere;
-    `needs`: bodies that `further` refers to.
+def body_type(
+    name: str,
+    about: str,
+    shapes: tuple[type[msgspec.Struct], ...],
+    *,
+    further: Mapping[str, Any] = {},
+    names: Mapping[str, tuple[str, ...]] = {},
+) -> type[msgspec.Struct]:
+    """The type of a body that several structs read: all that a client may write. `further`: fields
+    that none of them names, with their types; `names`: what clients of this API call fields that
+    have other names elsewhere, the usual name first. The first shape tells whose API it is.
     """
-
-    name: str
-    about: str
-    shapes: tuple[type[msgspec.Struct], ...]
-    further: Mapping[str, Schema] = {}
-    names: Mapping[str, tuple[str, ...]] = {}
-    needs: "tuple[Body, ...]" = ()
-
-    def called(self, field: str) -> tuple[str, ...]:
-        """What clients write for one of our fields, the usual name first."""
-        return self.names.get(field) or SPELLINGS.get(field, (field,))
-
-
-class SchemaModels:
-    """The components of one document. Knows no routes."""
-
-    def __init__(self, kinds: Sequence[Any], apis: Mapping[str, str]) -> None:
-        """`kinds`: types and `Body`s, all that will be referred to. `apis`: what components of an
-        API begin with, by its module in `gateway.dialects`; those of all others with `OWN`.
-        """
-        bodies = [kind for kind in kinds if isinstance(kind, Body)]
-        bodies += [needed for one in bodies for needed in one.needs]
-        shown = [kind for kind in kinds if not isinstance(kind, Body)]
-        types = list(dict.fromkeys([*shown, *(shape for one in bodies for shape in one.shapes)]))
-        refs, known = msgspec.json.schema_components(types, ref_template=f"{REF}{{name}}")
-        names = _names(types, apis)
-        found = {names[name]: _renamed(one, names) for name, one in known.items()}
-        self._refs = {kind: _renamed(ref, names) for kind, ref in zip(types, refs, strict=True)}
-        whole = {one.name: self._merged(one, found) for one in bodies}
-        reached = _reached([*whole.values(), *(self._refs[kind] for kind in shown)], found)
-        described = {name: _described(name, found[name]) for name in reached}
-        self.schemas: Schema = dict(sorted({**described, **whole}.items()))
-
-    def ref(self, kind: Any) -> Schema:
-        """How a document refers to `kind`, which was named at the beginning."""
-        return {"$ref": f"{REF}{kind.name}"} if isinstance(kind, Body) else self._refs[kind]
-
-    def _merged(self, body: Body, found: Mapping[str, Schema]) -> Schema:
-        """One object of all that the body's structs read."""
-        properties: Schema = {}
-        required: dict[str, None] = {}
-        for shape in body.shapes:
-            schema = found[self._refs[shape]["$ref"].removeprefix(REF)]
-            for field, kind in schema["properties"].items():
-                properties |= _spelled(body.called(field), kind)
-            required |= dict.fromkeys(body.called(field)[0] for field in schema.get("required", ()))
-        needed = {"required": list(required)} if required else {}
-        return {
-            "title": body.name,
-            "description": body.about,
-            "type": "object",
-            "properties": {**properties, **body.further},
-            **needed,
-        }
-
-
-def _spelled(names: Sequence[str], kind: Schema) -> Schema:
-    """A field under each name that a client may write."""
-    first, *others = names
-    about = {"description": f"Another name of `{first}`."}
-    return {first: kind, **{name: {**kind, **about} for name in others}}
-
-
-def _renamed(value: Any, names: Mapping[str, str]) -> Any:
-    """`value` with all that it refers to under our names."""
-    text = REFERENCE.sub(lambda found: f'"{REF}{names[found[1]]}"', json.dumps(value))
-    return json.loads(text)
+    fields: dict[str, tuple[Any, dict[str, Any]]] = {}  # the type of each, and its default
+    for one in (field for shape in shapes for field in msgspec.structs.fields(shape)):
+        own = one.encode_name
+        first, *others = names.get(own) or SPELLINGS.get(own, (own,))
+        has: dict[str, Any] = {"default": one.default, "default_factory": one.default_factory}
+        again: Any = Annotated[one.type, Meta(description=f"Another name of `{first}`.")]
+        fields |= {first: (one.type, has), **dict.fromkeys(others, (again, has))}
+    fields |= {field: (kind, {"default": msgspec.UNSET}) for field, kind in further.items()}
+    return msgspec.defstruct(
+        name,
+        [
+            (f"field{number}", kind, msgspec.field(name=written, **has))
+            for number, (written, (kind, has)) in enumerate(fields.items())
+        ],
+        kw_only=True,
+        module=shapes[0].__module__,
+        namespace={"__doc__": about},
+    )
 
 
 def _names(types: Sequence[Any], apis: Mapping[str, str]) -> dict[str, str]:
     """The names of components as msgspec has them, and ours: `OpenAIMessage` of
-    `openai.messages.MessageWire`; where an API has one in its requests and one in its answers, the
-    other is `…AnswerMessage`, and where two are left of one name each has its module's in front.
+    `openai.messages.MessageWire`; where an API has two of one name, each has its module's in front.
     """
     seen: set[type] = set()
     structs = [kind for one in inspect.multi_type_info(types) for kind in _structs(one, seen)]
     short = Counter(struct.__name__ for struct in structs)
     names = {struct: _name(struct, apis) for struct in structs}
-    for part in (_of_answers, _of_module):
-        often = Counter(names.values())
-        names |= {
-            struct: _name(struct, apis, part(struct))
-            for struct, name in names.items()
-            if often[name] > 1
-        }
+    often = Counter(names.values())
     return {
         struct.__name__
         if short[struct.__name__] == 1
         else f"{struct.__module__}.{struct.__qualname__}": name
+        if often[name] == 1
+        else _name(struct, apis, _part(struct))
         for struct, name in names.items()
     }
 
 
-def _of_answers(struct: type) -> str:
-    return "Answer" if "reply" in struct.__module__ else ""
-
-
-def _of_module(struct: type) -> str:
+def _part(struct: type) -> str:
+    """What its module is called in names."""
     return struct.__module__.rpartition(".")[2].title().replace("_", "")
 
 
@@ -168,20 +121,6 @@ def _structs(kind: Any, seen: set[type]) -> Iterator[type]:
         yield from _structs(one, seen)
 
 
-def _reached(schemas: Sequence[Schema], found: Mapping[str, Schema]) -> set[str]:
-    """The components that `schemas` refer to, and those that these refer to."""
-    waiting, reached = list(schemas), set[str]()
-    while waiting:
-        for name in _refs(waiting.pop()) - reached:
-            reached.add(name)
-            waiting.append(found[name])
-    return reached
-
-
-def _refs(value: Any) -> set[str]:
-    return set(REFERENCE.findall(json.dumps(value)))
-
-
 def _described(name: str, schema: Schema) -> Schema:
     """With its own name, and its docstring in one line each paragraph."""
     about = re.sub(r"\s*\n\s+", " ", schema.get("description", ""))
@@ -192,7 +131,7 @@ DEFAULT = "default"  # the configured default model, by the name that it always 
 
 
 class Described(msgspec.Struct, frozen=True, kw_only=True):
-    """`takes`: its JSON body, a type or a `models.Body`, or with `takes_file` a file as it is;
+    """`takes`: the type of its JSON body, or with `takes_file` a file as it is;
     `gives`: its JSON answer, any of these; `events`: the types in a stream of it, as server-sent
     events or, with `lines`, as lines of JSON; `query`: a struct of parameters that Litestar doesn't
     know of; `examples`: bodies by what they show, each of which a server with a default model, one
@@ -209,11 +148,6 @@ class Described(msgspec.Struct, frozen=True, kw_only=True):
     text: str | None = None
     status: int = 200
     examples: Mapping[str, Mapping[str, Any]] = {}
-
-    def kinds(self) -> tuple[Any, ...]:
-        """All models that it refers to."""
-        taken = () if self.takes is None else (self.takes,)
-        return (*taken, *self.gives, *self.events)
 
 
 class Api(msgspec.Struct, frozen=True, kw_only=True):
@@ -234,29 +168,27 @@ WEATHER = {"type": "object", "properties": {"city": {"type": "string"}}, "requir
 FUNCTION = {"name": "weather", "description": "The weather of a city", "parameters": WEATHER}
 TOOL = {"type": "function", "function": FUNCTION}
 
-OBJECT: Schema = {"type": "object"}
-STRING: Schema = {"type": "string"}
-SCHEMA: Schema = {"anyOf": [OBJECT, STRING, {"type": "boolean"}]}
-SHAPES: Mapping[str, Schema] = {
-    "response_format": {**OBJECT, "description": "OpenAI's, or another server's, object."},
-    "structured_outputs": {**OBJECT, "description": "vLLM's object."},
-    "json_schema": {**SCHEMA, "description": "A JSON schema, or the text of one."},
-    "guided_json": {**SCHEMA, "description": "vLLM's name of `json_schema`."},
-    "regex_pattern": {**STRING, "description": "What matches the whole answer."},
-    "regex": {**STRING, "description": "SGLang's name of `regex_pattern`."},
-    "ebnf": {**STRING, "description": "SGLang's name of `grammar`."},
-    "guided_regex": {**STRING, "description": "vLLM's name of `regex_pattern`."},
-    "grammar": {"anyOf": [STRING, OBJECT], "description": "GBNF or Lark; or TGI's object."},
-    "grammar_string": {**STRING, "description": "TabbyAPI's name of `grammar`."},
-    "guided_grammar": {**STRING, "description": "vLLM's name of `grammar`."},
-    "guided_choice": {"type": "array", "items": STRING, "description": "One of these texts."},
-    "structural_tag": {"anyOf": [OBJECT, STRING], "description": "Shapes behind markers."},
+JsonSchema: TypeAlias = dict[str, Any] | str | bool
+SHAPES: Mapping[str, Any] = {
+    "response_format": Annotated[dict, Meta(description="OpenAI's, or another server's, object.")],
+    "structured_outputs": Annotated[dict, Meta(description="vLLM's object.")],
+    "json_schema": Annotated[JsonSchema, Meta(description="A JSON schema, or the text of one.")],
+    "guided_json": Annotated[JsonSchema, Meta(description="vLLM's name of `json_schema`.")],
+    "regex_pattern": Annotated[str, Meta(description="What matches the whole answer.")],
+    "regex": Annotated[str, Meta(description="SGLang's name of `regex_pattern`.")],
+    "ebnf": Annotated[str, Meta(description="SGLang's name of `grammar`.")],
+    "guided_regex": Annotated[str, Meta(description="vLLM's name of `regex_pattern`.")],
+    "grammar": Annotated[str | dict, Meta(description="GBNF or Lark; or TGI's object.")],
+    "grammar_string": Annotated[str, Meta(description="TabbyAPI's name of `grammar`.")],
+    "guided_grammar": Annotated[str, Meta(description="vLLM's name of `grammar`.")],
+    "guided_choice": Annotated[list[str], Meta(description="One of these texts.")],
+    "structural_tag": Annotated[dict | str, Meta(description="Shapes behind markers.")],
 }
 
-CHAT = Body(
-    name="OpenAIChatRequest",
-    about="A conversation to continue. Null fields are treated as not given.",
-    shapes=(request.ChatWire, messages.ConversationWire, SamplingWire),
+CHAT = body_type(
+    "ChatRequest",
+    "A conversation to continue. Null fields are treated as not given.",
+    (request.ChatWire, messages.ConversationWire, SamplingWire),
     further=SHAPES,
 )
 
@@ -359,16 +291,26 @@ def _document(apis: Sequence[Api], routers: Callable[[], Sequence[Router]], rele
     ]
     own = {api.dialect.tag: api.dialect.error or envelope for api in apis}
     errors = [own[operation["tags"][0]].__annotations__["return"] for operation, _ in operations]
-    models = SchemaModels(
-        [*errors, *(kind for _, described in operations for kind in described.kinds())],
-        {api.folder: api.dialect.name for api in apis},
-    )
+    used = ((one.takes, *one.gives, *one.events) for _, one in operations)
+    types = list(dict.fromkeys(chain(errors, *used)))
+    refs, schemas = msgspec.json.schema_components(types, ref_template=f"{REF}{{name}}")
+    models: Models = dict(zip(types, refs, strict=True))
     for (operation, described), error in zip(operations, errors, strict=True):
         _complete(operation, described, error, models)
-    schemes = {"securitySchemes": KEYS, "schemas": models.schemas}
+    names = _names(types, {api.folder: api.dialect.name for api in apis})
+    components = {
+        "securitySchemes": KEYS,
+        "schemas": {
+            ours: _described(ours, schemas[name])
+            for name, ours in sorted(names.items(), key=itemgetter(1))
+        },
+    }
     keys: list[Schema] = [{}, *({name: []} for name in KEYS)]
     servers = [{"url": "."}]  # from where the document is, a proxy's path perhaps
-    return {**document, "servers": servers, "components": schemes, "security": keys}
+    document |= {"servers": servers, "components": components, "security": keys}
+    text = REFERENCE.sub(lambda found: f'"{REF}{names[found[1]]}"', json.dumps(document))
+    whole: Schema = json.loads(text)
+    return whole
 
 
 def _handlers(app: Litestar) -> Iterator[tuple[str, str, HTTPRouteHandler]]:
@@ -379,7 +321,7 @@ def _handlers(app: Litestar) -> Iterator[tuple[str, str, HTTPRouteHandler]]:
 
 
 def _complete(
-    operation: Schema, described: Described, failed: type[msgspec.Struct], models: SchemaModels
+    operation: Schema, described: Described, failed: type[msgspec.Struct], models: Models
 ) -> None:
     """Add to what Litestar knows."""
     about = " ".join(operation.get("description", "").split())
@@ -391,7 +333,7 @@ def _complete(
         operation["requestBody"] = {"content": {BYTES_TYPE: {"schema": {"type": "string"}}}}
     if described.query is not None:
         operation["parameters"] = [*operation.get("parameters", ()), *_query(described.query)]
-    error = models.ref(failed)
+    error = models[failed]
     operation["responses"] = {
         str(described.status): {
             "description": "Success.",
@@ -401,9 +343,9 @@ def _complete(
     }
 
 
-def _content(described: Described, models: SchemaModels) -> Schema:
+def _content(described: Described, models: Models) -> Schema:
     examples = {name: {"value": body} for name, body in described.examples.items()}
-    return {"schema": models.ref(described.takes), **({"examples": examples} if examples else {})}
+    return {"schema": models[described.takes], **({"examples": examples} if examples else {})}
 
 
 def _query(parameters: type[msgspec.Struct]) -> Iterator[Schema]:
@@ -413,7 +355,7 @@ def _query(parameters: type[msgspec.Struct]) -> Iterator[Schema]:
         yield {"name": name, "in": "query", "required": False, "schema": schema}
 
 
-def _answers(described: Described, models: SchemaModels) -> Schema:
+def _answers(described: Described, models: Models) -> Schema:
     """By their media types."""
     found: Schema = {}
     if described.gives:
@@ -426,6 +368,6 @@ def _answers(described: Described, models: SchemaModels) -> Schema:
     return found
 
 
-def _any(kinds: Sequence[Any], models: SchemaModels) -> Schema:
-    schemas = [models.ref(kind) for kind in kinds]
+def _any(kinds: Sequence[Any], models: Models) -> Schema:
+    schemas = [models[kind] for kind in kinds]
     return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}

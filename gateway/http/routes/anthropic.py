@@ -20,7 +20,7 @@ from gateway.dialects.dialect import body
 from gateway.dialects.parameters import SamplingWire
 from gateway.http.auth import AnyRequest
 from gateway.http.exchange import Exchange, ignoring
-from gateway.http.openapi import DEFAULT, USER, Body, Described
+from gateway.http.openapi import DEFAULT, USER, Described, body_type
 from gateway.http.request_log import record_of
 from gateway.http.routing import Routes
 from gateway.http.services import Services, call_of
@@ -70,10 +70,10 @@ async def count_tokens(request: AnyRequest, services: Services) -> ASGIApp:
     return Plain(body(found), headers=headers)
 
 
-MESSAGES = Body(
-    name="AnthropicMessagesRequest",
-    about="A conversation to continue, in Anthropic's format.",
-    shapes=(MessagesWire, SamplingWire),
+MESSAGES = body_type(
+    "MessagesRequest",
+    "A conversation to continue, in Anthropic's format.",
+    (MessagesWire, SamplingWire),
     names={"max_tokens": ("max_tokens",), "stop": ("stop_sequences",)},
 )
 

@@ -21,7 +21,7 @@ from gateway.dialects.cohere.request import (
 from gateway.dialects.parameters import SamplingWire
 from gateway.http.auth import AnyRequest
 from gateway.http.exchange import Exchange
-from gateway.http.openapi import TOOL, USER, Body, Described
+from gateway.http.openapi import TOOL, USER, Described, body_type
 from gateway.http.request_log import record_of
 from gateway.http.routing import Routes
 from gateway.http.services import Services, call_of
@@ -69,10 +69,10 @@ async def detokenize(
     return Detokenized(await services.tokenizers.decode(call_of(request, tokens)))
 
 
-COHERE = Body(
-    name="CohereChatRequest",
-    about="A conversation to continue, in Cohere's format.",
-    shapes=(ChatWire, SamplingWire),
+COHERE = body_type(
+    "ChatRequest",
+    "A conversation to continue, in Cohere's format.",
+    (ChatWire, SamplingWire),
     names={"stop": ("stop_sequences",), "top_p": ("p",), "top_k": ("k",)},
 )
 

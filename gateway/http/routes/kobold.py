@@ -5,10 +5,11 @@ Their clients know one model: the one in use, else the default.
 
 import time
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 from litestar import get, post, put
 from litestar.types import ASGIApp
+from msgspec import Meta
 
 from gateway.answers.answer import Answer
 from gateway.answers.tokenizers import TextToEncode, TokensToDecode
@@ -19,7 +20,7 @@ from gateway.dialects.parameters import SamplingWire
 from gateway.http.auth import AnyRequest
 from gateway.http.detached import Abortable, Polled, PolledAnswer
 from gateway.http.exchange import Exchange
-from gateway.http.openapi import STRING, Body, Described
+from gateway.http.openapi import Described, body_type
 from gateway.http.routing import Routes
 from gateway.http.services import Services, call_of, context_length
 from gateway.http.sse import JSON, SSE
@@ -205,13 +206,13 @@ async def perf(request: AnyRequest, services: Services) -> kobold.Perf:
     )
 
 
-KOBOLD = Body(
-    name="KoboldGenerateRequest",
-    about="A prompt to continue, in KoboldAI's format.",
-    shapes=(kobold.GenerateWire, SamplingWire),
+KOBOLD = body_type(
+    "GenerateRequest",
+    "A prompt to continue, in KoboldAI's format.",
+    (kobold.GenerateWire, SamplingWire),
     further={
-        "banned_tokens": {"type": "array", "items": STRING, "description": "Texts, not ids."},
-        "custom_token_bans": {**STRING, "description": "Ids of tokens, with commas between."},
+        "banned_tokens": Annotated[list[str], Meta(description="Texts, not ids.")],
+        "custom_token_bans": Annotated[str, Meta(description="Ids of tokens, between commas.")],
     },
     names={
         "max_tokens": ("max_length",),

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated, Any, get_args
 
 import anyio
 import msgspec
@@ -43,7 +43,7 @@ from gateway.dialects.parameters import SamplingWire
 from gateway.http.auth import AnyRequest
 from gateway.http.detached import DetachedResponse
 from gateway.http.exchange import Exchange, ignoring
-from gateway.http.openapi import CHAT, DEFAULT, SHAPES, USER, Body, Described
+from gateway.http.openapi import CHAT, DEFAULT, SHAPES, USER, Described, body_type
 from gateway.http.request_log import audit
 from gateway.http.routes import hub, llamaserver_models, llamaswap
 from gateway.http.routing import Routes
@@ -285,22 +285,25 @@ async def lookup(request: AnyRequest, services: Services, order: Lookup) -> list
     ]
 
 
-COMPLETION = Body(
-    name="LlamaServerCompletionRequest",
-    about="One or more prompts to continue, in llama-server's format.",
-    shapes=(wire.CompletionWire, TextWire, SamplingWire),
-    further={
-        **SHAPES,
-        "prompt": {
-            "description": "A text, a list of texts and token ids, an object with prompt_string, "
-            "or a list of those."
-        },
-    },
+_PROMPT = "A text, a list of texts and token ids, an object with prompt_string, or a list of those."
+
+
+class _PromptWire(msgspec.Struct):
+    """The prompt of a completion, which has more forms than OpenAI's."""
+
+    prompt: Annotated[Any, Meta(description=_PROMPT)]
+
+
+COMPLETION = body_type(
+    "CompletionRequest",
+    "One or more prompts to continue, in llama-server's format.",
+    (wire.CompletionWire, TextWire, _PromptWire, SamplingWire),
+    further=SHAPES,
 )
-INFILL = Body(
-    name="LlamaServerInfillRequest",
-    about="The texts before and after a gap to fill.",
-    shapes=(wire.InfillWire, AnsweringWire, SamplingWire),
+INFILL = body_type(
+    "InfillRequest",
+    "The texts before and after a gap to fill.",
+    (wire.InfillWire, AnsweringWire, SamplingWire),
     further=SHAPES,
 )
 

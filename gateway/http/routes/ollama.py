@@ -31,7 +31,7 @@ from gateway.dialects.ollama.request import (
 from gateway.dialects.parameters import SamplingWire
 from gateway.http.auth import AnyRequest
 from gateway.http.exchange import EncodingResponse, Exchange
-from gateway.http.openapi import DEFAULT, NAMED, REF, USER, Body, Described
+from gateway.http.openapi import DEFAULT, NAMED, USER, Described, body_type
 from gateway.http.request_log import audit
 from gateway.http.routes.hub import delete_audited, fetched, fetched_with_progress, to_fetch
 from gateway.http.routing import Routes
@@ -336,30 +336,27 @@ async def remove(request: AnyRequest, services: Services, order: NamedModel) -> 
     return Plain(b"")
 
 
-OPTIONS = Body(
-    name="OllamaOptions",
-    about="Sampling parameters and limits, by Ollama's names or any other supported ones.",
-    shapes=(OptionsWire, SamplingWire),
+OPTIONS = body_type(
+    "Options",
+    "Sampling parameters and limits, by Ollama's names or any other supported ones.",
+    (OptionsWire, SamplingWire),
     names={
         "max_tokens": ("num_predict",),
         "repetition_penalty": ("repeat_penalty",),
         "penalty_range": ("repeat_last_n",),
     },
 )
-_OPTIONS = {"options": {"$ref": f"{REF}{OPTIONS.name}"}}
-OLLAMA_CHAT = Body(
-    name="OllamaChatRequest",
-    about="A conversation to continue. Without messages, the model is loaded or unloaded.",
-    shapes=(ChatWire,),
-    further=_OPTIONS,
-    needs=(OPTIONS,),
+OLLAMA_CHAT = body_type(
+    "ChatRequest",
+    "A conversation to continue. Without messages, the model is loaded or unloaded.",
+    (ChatWire,),
+    further={"options": OPTIONS},
 )
-OLLAMA_GENERATE = Body(
-    name="OllamaGenerateRequest",
-    about="A prompt to answer. Without a prompt, the model is loaded or unloaded.",
-    shapes=(GenerateWire,),
-    further=_OPTIONS,
-    needs=(OPTIONS,),
+OLLAMA_GENERATE = body_type(
+    "GenerateRequest",
+    "A prompt to answer. Without a prompt, the model is loaded or unloaded.",
+    (GenerateWire,),
+    further={"options": OPTIONS},
 )
 
 api[chat] = Described(

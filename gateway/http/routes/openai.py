@@ -27,7 +27,7 @@ from gateway.http.auth import AnyRequest
 from gateway.http.detached import DetachedAnswer, DetachedResponse
 from gateway.http.exchange import Exchange
 from gateway.http.metrics import CONTENT_TYPE
-from gateway.http.openapi import CHAT, DEFAULT, SHAPES, TOOL, USER, Body, Described
+from gateway.http.openapi import CHAT, DEFAULT, SHAPES, TOOL, USER, Described, body_type
 from gateway.http.request_log import record_of
 from gateway.http.routes.llamaserver import checked_conversation, embedded
 from gateway.http.routing import Routes
@@ -190,10 +190,10 @@ async def metrics(request: AnyRequest, services: Services) -> ASGIApp:
     return Plain(text, media_type=CONTENT_TYPE, headers=started)
 
 
-TEXT = Body(
-    name="OpenAITextRequest",
-    about="One or more prompts to continue. Null fields are treated as not given.",
-    shapes=(TextWire, SamplingWire),
+TEXT = body_type(
+    "TextRequest",
+    "One or more prompts to continue. Null fields are treated as not given.",
+    (TextWire, SamplingWire),
     further=SHAPES,
 )
 

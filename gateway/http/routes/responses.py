@@ -31,7 +31,7 @@ from gateway.http.auth import AnyRequest
 from gateway.http.detached import BackgroundAnswer
 from gateway.http.exchange import Exchange
 from gateway.http.holding import RequestHolding, held
-from gateway.http.openapi import DEFAULT, Body, Described
+from gateway.http.openapi import DEFAULT, Described, body_type
 from gateway.http.request_log import record_of
 from gateway.http.request_record import RequestRecord
 from gateway.http.responding import STANDARD, Making, Reading
@@ -212,10 +212,10 @@ def _missing(name: str) -> NotFound:
     return NotFound(f"Response {name!r:.80} not found.")
 
 
-RESPONSE = Body(
-    name="ResponsesRequest",
-    about="Items to answer, and the earlier turns that they continue.",
-    shapes=(items.CreateWire, SamplingWire),
+RESPONSE = body_type(
+    "Request",
+    "Items to answer, and the earlier turns that they continue.",
+    (items.CreateWire, SamplingWire),
 )
 QUESTION = {"A question": {"model": DEFAULT, "input": "Say hello."}}
 
