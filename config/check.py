@@ -5,6 +5,7 @@ judges the leaves.
 """
 
 from collections.abc import Mapping
+from types import NoneType
 from typing import TypeVar
 
 import msgspec
@@ -18,8 +19,8 @@ from config.shape import (
     list_item,
     mapping_in,
     mapping_item,
-    metas,
     options,
+    said,
     types,
     unit_of,
     words,
@@ -117,7 +118,7 @@ LARGEST = 10**6  # a greater limit is no limit of the option's, but of a 32 bit 
 def _problem(data: object, kind: Kind) -> str:
     """What is wrong with a leaf, and what to write."""
     word, plain = str(data), types(kind)
-    if mapping_in(kind) is not None and plain <= {type(None)}:
+    if mapping_in(kind) is not None and plain <= {dict, NoneType}:
         return f"expected options by name, got {_named(data)}"
     if isinstance(data, str) and (known := words(kind)):
         return f"{data!r} is not valid; {suggestion(data, known)}"
@@ -132,7 +133,7 @@ def _problem(data: object, kind: Kind) -> str:
 
 def _form_of(kind: Kind) -> str:
     """What a text must be, where the annotation says so."""
-    pattern = next((mark.pattern for mark in metas(kind) if mark.pattern is not None), None)
+    pattern = said(kind, "pattern")
     return f" of the form {pattern}" if pattern else " that isn't empty"
 
 
@@ -147,13 +148,7 @@ def _expected(kind: Kind) -> str:
 
 def _range(kind: Kind) -> str:
     """` from 1 to 512`; a limit that only keeps a number in its type is left out."""
-    marks = metas(kind)
-    least, above, most, below = (
-        next((getattr(mark, name) for mark in marks if getattr(mark, name) is not None), None)
-        for name in ("ge", "gt", "le", "lt")
-    )
-    if below is not None:
-        most = below - 1
+    least, above, most = (said(kind, name) for name in ("ge", "gt", "le"))
     if above is not None:
         return f" greater than {above:g}"
     if least is None:
@@ -167,7 +162,7 @@ def _named(data: object) -> str:
 
 
 _NAMES: Mapping[type, str] = {
-    type(None): "nothing",
+    NoneType: "nothing",
     bool: "true or false",
     str: "a text",
     int: "a number",

@@ -117,7 +117,7 @@ class LlamaCppOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_f
     context_floor: Counted = 8192  # the shortest context that auto may take, if none is set
     cache_floor: CacheType | None = None  # the smallest cache type that auto may take
     # None: on the fewest cards that have room. At most 2**7: as many as a machine may have.
-    main_gpu: Annotated[int, Meta(ge=0, lt=128)] | None = None
+    main_gpu: Annotated[int, Meta(ge=0, le=127)] | None = None
     tensor_split: tuple[float, ...] = ()
     threads: Threads | None = "auto"  # for single tokens; all: every processor; None: auto
     threads_batch: Threads | None = None  # for more at once; None: as threads

@@ -9,10 +9,13 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.resources import files
+from types import NoneType
 from typing import Any, TypeAlias
 
 import msgspec
 import yaml
+from msgspec import NODEFAULT
+from msgspec.structs import FieldInfo
 
 from config.document import entries, path_of
 from config.models import ENGINES
@@ -25,7 +28,11 @@ from config.shape import (
     mapping_in,
     mapping_item,
     options,
+    said,
+    takes_none,
+    types,
     unit_of,
+    words,
 )
 from config.values import PATTERNS
 
@@ -135,14 +142,11 @@ class OptionFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 def facts(section: type[msgspec.Struct]) -> Mapping[str, OptionFacts]:
     """Of what stands directly in `section`, by name, sections in it left out."""
-    kinds = options(section)
-    properties = _definitions().get(section.__name__)
-    if properties is None:  # a section that the configuration file doesn't have
-        properties = msgspec.json.schema(section)["$defs"][section.__name__]
+    shown = _definitions().get(section.__name__, {}).get("properties", {})
     return {
-        name: _facts(schema)
-        for name, schema in properties.get("properties", {}).items()
-        if not is_section(kinds[name])
+        field.name: _facts(field, shown.get(field.name, {}).get("description", ""))
+        for field in msgspec.structs.fields(section)
+        if not is_section(field.type)
     }
 
 
@@ -165,28 +169,21 @@ def _definitions() -> Mapping[str, Schema]:
     return definitions
 
 
-def _facts(schema: Schema) -> OptionFacts:
-    # A number with a unit is the same number to whoever fills in a form.
-    accepted = schema.get("anyOf", [schema])
-    forms = [form for form in accepted if form.get("pattern") not in PATTERNS.values()]
-    kinds = [form for form in forms if form.get("type") != "null"]
-    choices = [word for form in kinds for word in form.get("enum", ())]
-    types = {form.get("type", "string" if "enum" in form else "object") for form in kinds}
-    bounds = kinds[0] if len(kinds) == 1 else {}
+_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
+_TYPES |= {tuple: "array", dict: "object"}
+
+
+def _facts(field: FieldInfo, description: str) -> OptionFacts:
+    kind, default = field.type, field.default
+    one, *others = types(kind) - {NoneType}
+    if default is NODEFAULT:
+        default = field.default_factory() if field.default_factory is not NODEFAULT else None
     return OptionFacts(
-        type=types.pop() if len(types) == 1 else SEVERAL,
-        nullable=len(kinds) < len(forms) or None in choices,
-        choices=tuple(word for word in choices if word is not None) or None,
-        minimum=_bound(bounds, "minimum", "exclusiveMinimum", 1),
-        maximum=_bound(bounds, "maximum", "exclusiveMaximum", -1),
-        default=schema.get("default"),
-        description=schema.get("description", ""),
+        type=SEVERAL if others else _TYPES[one],
+        nullable=takes_none(kind),
+        choices=words(kind) or None,
+        minimum=None if others else said(kind, "ge", "gt"),
+        maximum=None if others else said(kind, "le"),
+        default=msgspec.to_builtins(default),
+        description=description,
     )
-
-
-def _bound(form: Schema, name: str, exclusive: str, inside: int) -> float | None:
-    """The bound itself, or of whole numbers the first that an exclusive one lets in."""
-    if name in form or exclusive not in form:
-        return form.get(name)
-    bound: float = form[exclusive]
-    return bound + inside if form.get("type") == "integer" else bound

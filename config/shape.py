@@ -6,6 +6,8 @@ each of them by being written in its struct.
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from operator import attrgetter
+from types import NoneType
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_origin
 
 import msgspec
@@ -55,10 +57,7 @@ def leaves(section: type[msgspec.Struct], above: Option = ()) -> Iterator[tuple[
 
 def value_of(section: msgspec.Struct, option: Option) -> Any:
     """What the option is set to."""
-    found: Any = section
-    for name in option:
-        found = getattr(found, name)
-    return found
+    return attrgetter(".".join(option))(section)
 
 
 def with_option(section: S, option: Option, value: object) -> S:
@@ -95,7 +94,7 @@ def words(kind: Kind) -> tuple[str, ...]:
 
 def takes_none(kind: Kind) -> bool:
     """Whether the option may be nothing."""
-    return kind is type(None) or any(takes_none(part) for part in _parts(kind))
+    return NoneType in types(kind)
 
 
 def is_path(kind: Kind) -> bool:
@@ -132,6 +131,12 @@ def is_configured_only(kind: Kind) -> bool:
     return apart or (item is not None and is_configured_only(item))
 
 
+def said(kind: Kind, *names: str) -> Any:
+    """What a leaf's annotation has in a `Meta`: the first of these names, or None."""
+    marks = (getattr(mark, name) for mark in metas(kind) for name in names)
+    return next((one for one in marks if one is not None), None)
+
+
 def marked(kind: Kind, name: str) -> Any:
     """What a leaf's annotation has in `Meta(extra={name: …})`, or None."""
     extras = (mark.extra or {} for mark in metas(kind))
@@ -146,11 +151,13 @@ def metas(kind: Kind) -> tuple[msgspec.Meta, ...]:
 
 
 def types(kind: Kind) -> frozenset[type]:
-    """The plain types that a leaf may be: bool, int, float, str, NoneType."""
+    """The plain types that a leaf may be: bool, int, float, str, tuple, dict, NoneType."""
     if isinstance(kind, type):
         return frozenset({kind})
     if _form(kind) is Literal:
         return frozenset(type(word) for word in get_args(kind))
+    if (form := next((one for one in (tuple, dict) if _form(kind) is one), None)) is not None:
+        return frozenset({form})
     return frozenset(plain for part in _parts(kind) for plain in types(part))
 
 

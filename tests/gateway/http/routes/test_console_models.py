@@ -83,7 +83,7 @@ async def test_the_options_of_an_engine_are_reported_with_what_is_in_force(
     options = {one["name"]: one for one in found["options"]}
     assert "mmproj" not in options  # it names a file
     assert options["max_concurrent"]["value"] == options["max_concurrent"]["default"] == 16
-    assert options["flash_attention"]["choices"] == ["auto", "off", "on"]
+    assert options["flash_attention"]["choices"] == ["auto", "on", "off"]
     context = options["context_length"]
     assert (context["type"], context["nullable"], context["minimum"]) == ("integer", True, 1)
     assert context["description"].startswith("The largest number of tokens per request")

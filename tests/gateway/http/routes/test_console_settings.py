@@ -92,7 +92,7 @@ async def test_each_value_says_where_it_comes_from(running: Running) -> None:
     assert (
         options["server.hosts"]["source"] == options["server.cors_origins"]["source"] == "default"
     )
-    assert options["log.level"]["choices"] == ["debug", "error", "info", "warning"]
+    assert options["log.level"]["choices"] == ["debug", "info", "warning", "error"]
     assert options["server.max_choices"]["description"]
 
 
