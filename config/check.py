@@ -6,7 +6,7 @@ judges the leaves.
 
 from collections.abc import Mapping
 from types import NoneType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -19,6 +19,7 @@ from config.shape import (
     list_item,
     mapping_in,
     mapping_item,
+    mapping_name,
     options,
     said,
     types,
@@ -37,7 +38,8 @@ def convert(
 
     Raises ConfigError for unknown and missing options and for values of the wrong type.
     """
-    return msgspec.convert(_Reader(source, strict).read(data, kind, path), kind, strict=strict)
+    read: T = _Reader(source, strict).read(data, kind, path)
+    return read
 
 
 class _Reader(msgspec.Struct, frozen=True):
@@ -46,8 +48,8 @@ class _Reader(msgspec.Struct, frozen=True):
     source: Source
     strict: bool
 
-    def read(self, data: object, kind: Kind, path: str) -> object:
-        """`data`, at `path`, as msgspec takes it for a `kind`. Raises ConfigError."""
+    def read(self, data: object, kind: Kind, path: str) -> Any:
+        """`data`, at `path`, as a `kind`. Raises ConfigError."""
         if is_section(kind):
             if isinstance(data, kind):  # what a program hands in may be built already
                 return data
@@ -56,15 +58,18 @@ class _Reader(msgspec.Struct, frozen=True):
         if (item := list_item(kind)) is not None:
             if not isinstance(data, list | tuple):
                 raise self.source.error(path, f"expected a list, got {_named(data)}")
-            return [self.read(one, item, f"{path}[{k}]") for k, one in enumerate(data)]
+            return tuple(self.read(one, item, f"{path}[{k}]") for k, one in enumerate(data))
         if (item := mapping_item(kind)) is not None:
-            entries = self._entries(data, path)
-            return {name: self.read(one, item, f"{path}.{name}") for name, one in entries.items()}
+            key, entries = mapping_name(kind), self._entries(data, path)
+            return {
+                self._leaf(name, key, f"{path}.{name}"): self.read(one, item, f"{path}.{name}")
+                for name, one in entries.items()
+            }
         if isinstance(data, dict) and (mapping := mapping_in(kind)) is not None:
             return self.read(data, mapping, path)
         return self._leaf(data, kind, path)
 
-    def _section(self, data: object, section: type[msgspec.Struct], path: str) -> object:
+    def _section(self, data: object, section: type[msgspec.Struct], path: str) -> Any:
         known = options(section)
         entries = self._entries(data, path)
         if path == "$":  # what anchors are written in
@@ -79,18 +84,17 @@ class _Reader(msgspec.Struct, frozen=True):
         for field in msgspec.structs.fields(section):
             if field.required and field.name not in read:
                 raise self.source.error(path, f"the option {field.name!r} is missing")
-        return read
+        return section(**read)
 
-    def _leaf(self, data: object, kind: Kind, path: str) -> object:
+    def _leaf(self, data: object, kind: Kind, path: str) -> Any:
         unit = unit_of(kind)
         if unit is not None and isinstance(data, str):
             number = quantity(data, unit)
             data = data if number is None else number
         try:
-            msgspec.convert(data, kind, strict=self.strict)
+            return msgspec.convert(data, kind, strict=self.strict)
         except msgspec.ValidationError:
             raise self.source.error(path, _problem(data, kind)) from None
-        return data
 
     def _entries(self, data: object, path: str) -> dict[str, object]:
         if not isinstance(data, dict):

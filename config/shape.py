@@ -41,6 +41,11 @@ def mapping_item(kind: Kind) -> Kind | None:
     return get_args(kind)[1] if _form(kind) is dict else None
 
 
+def mapping_name(kind: Kind) -> Kind:
+    """X of `dict[X, …]`."""
+    return get_args(kind)[0]
+
+
 def mapping_in(kind: Kind) -> Kind | None:
     """`dict[str, X]`, where that is one of several kinds that a leaf may be."""
     return next((part for part in _parts(kind) if _form(part) is dict), None)
@@ -69,7 +74,7 @@ def with_option(section: S, option: Option, value: object) -> S:
 
 def mapped(value: Any, kind: Kind, change: Callable[[Any, Kind, str], Any], path: str = "$") -> Any:
     """`value`, a `kind`, with each leaf as `change` makes it of that, its kind and its path."""
-    if is_section(kind):
+    if is_section(kind) and value is not None:  # an option of a model may be a section of comments
         below = options(kind)
         given = value if isinstance(value, Mapping) else {one: getattr(value, one) for one in below}
         parts = {

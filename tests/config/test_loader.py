@@ -154,6 +154,14 @@ models:
         "server: {cors_origins: [ai.example]}",
         "1: $.server.cors_origins[0]: expected an origin like https://chat.example, got 'ai.ex",
     ),
+    (
+        "tracing: {headers: {'': a}}",
+        "1: $.tracing.headers.: expected a text that isn't empty",
+    ),
+    (
+        "engines:\n  exllamav3:\n    tensor_parallel_limits: {mpl: 1}",
+        "3: $.engines.exllamav3.tensor_parallel_limits.mpl: 'mpl' is not valid; did you mean",
+    ),
     ("keys: [{key: a}, {key: a}]", "1: $.keys[1].key: the same key is listed twice"),
 ]
 
@@ -373,7 +381,7 @@ def test_sampling_defaults_become_the_struct_of_the_floor_above() -> None:
 def test_a_section_may_have_comments_alone_and_anchors_a_place(tmp_path: Path) -> None:
     text = (
         "x-common: &common {ttl: 60}\nserver:\n  # port: 9000\n"
-        "models:\n  - {<<: *common, name: a, path: a.gguf}\n"
+        "models:\n  - {<<: *common, name: a, path: a.gguf, options: {draft: }}\n"
     )
     config = loaded(tmp_path, text)
     assert (config.server.port, config.models[0].ttl) == (8000, 60)
