@@ -68,14 +68,6 @@ EFFECTS: Mapping[str, Effect] = {
 }
 
 
-class Differences(msgspec.Struct, frozen=True, kw_only=True):
-    """The options that differ between two configurations, by what a change of them does."""
-
-    live: tuple[str, ...]
-    models: tuple[str, ...]
-    restart: tuple[str, ...]
-
-
 def effect_of(option: Option) -> Effect:
     """The entry of the option, or of the nearest section above it that has one."""
     for length in range(len(option), 0, -1):
@@ -84,14 +76,14 @@ def effect_of(option: Option) -> Effect:
     raise KeyError(".".join(option))
 
 
-def differences(old: Config, new: Config) -> Differences:
-    """Which options differ, by their dotted names in the order of the file."""
-    changed = list(_changed(old, new))
-
-    def having(effect: Effect) -> tuple[str, ...]:
-        return tuple(".".join(option) for option in changed if effect_of(option) == effect)
-
-    return Differences(live=having("live"), models=having("models"), restart=having("restart"))
+def differences(old: Config, new: Config) -> Mapping[Effect, tuple[str, ...]]:
+    """Which options differ, by what a change of them does: their dotted names in the order of the
+    file.
+    """
+    found: dict[Effect, tuple[str, ...]] = {"live": (), "models": (), "restart": ()}
+    for option in _changed(old, new):
+        found[effect_of(option)] += (".".join(option),)
+    return found
 
 
 def in_force(old: Config, new: Config) -> Config:

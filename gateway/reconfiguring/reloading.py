@@ -150,8 +150,8 @@ class Reloader:
         found = differences(self.config, _whole(new, self._copies, self._announced))
         report = ReloadReport(
             applied=False,
-            changed=(*found.live, *found.models),
-            restart=found.restart,
+            changed=found["live"] + found["models"],
+            restart=found["restart"],
             models=prepared.changes,
         )
         return report, apply

@@ -30,14 +30,14 @@ NEW = Config(
 
 def test_differences_are_named_by_what_they_do() -> None:
     found = differences(OLD, NEW)
-    assert found.live == ("server.loading_text", "keys", "swap.memory")
-    assert found.models == ("models",)
-    assert found.restart == ("server.port",)
+    assert found["live"] == ("server.loading_text", "keys", "swap.memory")
+    assert found["models"] == ("models",)
+    assert found["restart"] == ("server.port",)
 
 
 def test_what_needs_a_restart_stays_as_it_is() -> None:
     running = in_force(OLD, NEW)
     assert running.server == ServerConfig(loading_text=True)
     assert running.keys == NEW.keys
-    assert differences(running, NEW).restart == ("server.port",)
+    assert differences(running, NEW)["restart"] == ("server.port",)
     assert differences(OLD, OLD) == differences(NEW, NEW)
