@@ -51,8 +51,6 @@ class _Reader(msgspec.Struct, frozen=True):
     def read(self, data: object, kind: Kind, path: str) -> Any:
         """`data`, at `path`, as a `kind`. Raises ConfigError."""
         if is_section(kind):
-            if isinstance(data, kind):  # what a program hands in may be built already
-                return data
             # None: all its lines are comments
             return self._section({} if data is None else data, kind, path)
         if (item := list_item(kind)) is not None:

@@ -102,6 +102,7 @@ PREFIX = "ROUNDHOUSE_"
 SERVICE = re.compile(
     r"\w+_SERVICE_(?:HOST|PORT\w*)=.*|\w+_PORT_\d+_(?:TCP|UDP|SCTP)\w*=.*|\w+_PORT=\w+://.*"
 )
+COMMAND_LINE = Source("the command line")
 CLIENTS = frozenset({"ROUNDHOUSE_URL", "ROUNDHOUSE_KEY"})  # of commands that talk to a server
 
 
@@ -119,9 +120,13 @@ def variables(config: type[Config]) -> Mapping[str, tuple[Option, Kind]]:
 
 
 def settings(
-    environment: Mapping[str, str], others: frozenset[str], config: type[Config]
+    environment: Mapping[str, str],
+    overrides: Mapping[str, str],
+    others: frozenset[str],
+    config: type[Config],
 ) -> Iterator[Setting]:
-    """What `environment` sets. `others` are variables with our prefix that mean something else.
+    """What `environment` sets, and over that `overrides`. `others` are variables with our prefix
+    that mean something else.
 
     Raises ConfigError for an unknown variable with our prefix and for a value of the wrong type.
     """
@@ -133,12 +138,13 @@ def settings(
             continue
         if name not in known:
             raise Source(name).error("$", f"unknown variable; {suggestion(name, known)}")
-        option, kind = known[name]
-        source = Source(name)
-        yield Setting(option, from_text(environment[name], kind, source, option), source)
+        yield _setting(*known[name], environment[name], Source(name))
+    options = {".".join(option): (option, kind) for option, kind in known.values()}
+    for name, text in overrides.items():
+        yield _setting(*options[name], text, COMMAND_LINE)
 
 
-def from_text(text: str, kind: Kind, source: Source, option: Option) -> object:
+def _setting(option: Option, kind: Kind, text: str, source: Source) -> Setting:
     """`text` as the option's kind; an empty one is None where the option may be None."""
     path = ".".join(("$", *option))
     data: object = text
@@ -146,49 +152,33 @@ def from_text(text: str, kind: Kind, source: Source, option: Option) -> object:
     if list_item(kind) is not None and not text.lstrip().startswith("["):
         data = [part.strip() for part in text.split(",") if part.strip()]
     elif list_item(kind) is not None or mapping_item(kind) is not None or may_be_json:
-        data = _from_json(text, source, path)
+        try:
+            data = msgspec.json.decode(text)
+        except msgspec.DecodeError as error:
+            raise source.error(path, f"not JSON: {error}") from None
     elif not text and takes_none(kind):
         data = None
-    return convert(data, kind, source, path=path, strict=False)
-
-
-def _from_json(text: str, source: Source, path: str) -> object:
-    try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
-        raise source.error(path, f"not JSON: {error}") from None
+    return Setting(option, convert(data, kind, source, path=path, strict=False), source)
 
 
 def load_config(
     path: Path | None,
     environment: Mapping[str, str],
     *,
-    overrides: Mapping[str, object] = {},
+    text: str | None = None,
+    overrides: Mapping[str, str] = {},
     sampling: type[msgspec.Struct] | None = None,
     kind: type[Config] = Config,
 ) -> Config:
-    """The configuration in `path`, or where `locate` finds one, or the defaults.
+    """The configuration in `path`, or the defaults. `text`: what the file would hold.
 
-    Variables of `environment` go over the file, and `overrides` (`{"server.port": 9000}`) over
-    both; a text in `overrides` is read like a variable's. `sampling` is the struct that the models'
-    sampling defaults must fit; this floor doesn't know it. `kind`: a configuration with further
-    engines, say. Relative paths in the file start at its folder. Raises ConfigError.
+    Variables of `environment` go over the file, and `overrides` (`{"server.port": "9000"}`) over
+    both. `sampling` is the struct that the models' sampling defaults must fit; this floor doesn't
+    know it. `kind`: a configuration with further engines, say. Relative paths in the file start at
+    its folder. Raises ConfigError.
     """
-    path = path or locate(environment, Path.cwd())
-    text = read_text(path) if path else None
-    return load_text(text, path, environment, overrides=overrides, sampling=sampling, kind=kind)
-
-
-def load_text(
-    text: str | None,
-    path: Path | None,
-    environment: Mapping[str, str],
-    *,
-    overrides: Mapping[str, object] = {},
-    sampling: type[msgspec.Struct] | None = None,
-    kind: type[Config] = Config,
-) -> Config:
-    """As `load_config`, where the file at `path` would hold `text`; None: there is no file."""
+    if text is None and path is not None:
+        text = read_text(path)
     named = "the configuration" if text is None else str(path or FILE)
     document, source = parse(text or "", named)
 
@@ -196,7 +186,7 @@ def load_text(
         config = _understood(data, source, path or FILE, kind)
         sources = dict.fromkeys(kind.__struct_fields__, source)
         others = _secret_variables(config)
-        for setting in (*settings(environment, others, kind), *_overridden(overrides, kind)):
+        for setting in settings(environment, overrides, others, kind):
             config = with_option(config, setting.option, setting.value)
             sources[setting.option[0]] = setting.source
         check_options(config, sources["models"], sampling)
@@ -253,7 +243,7 @@ class OptionOrigin(msgspec.Struct, frozen=True):
     where: str | None = None
 
 
-DEFAULT = OptionOrigin("default")
+DEFAULT, ON_COMMAND_LINE = OptionOrigin("default"), OptionOrigin("command line")
 
 
 def origins(
@@ -261,9 +251,9 @@ def origins(
     path: Path | None,
     environment: Mapping[str, str],
     *,
-    overrides: Mapping[str, object] = {},
+    overrides: Mapping[str, str] = {},
 ) -> Mapping[Option, OptionOrigin]:
-    """Of every option that isn't at its default, as `load_text` reads them. Raises
+    """Of every option that isn't at its default, as `load_config` reads them. Raises
     ConfigError.
     """
     found: dict[Option, OptionOrigin] = {}
@@ -274,26 +264,10 @@ def origins(
         for option, _ in leaves(Config):
             if (line := source.lines.get(".".join(("$", *option)))) is not None:
                 found[option] = OptionOrigin("file", f"{source.name}:{line}")
-    for setting in settings(environment, _secret_variables(config), Config):
-        found[setting.option] = OptionOrigin("variable", setting.source.name)
-    for setting in _overridden(overrides, Config):
-        found[setting.option] = OptionOrigin("command line")
+    for setting in settings(environment, overrides, _secret_variables(config), Config):
+        variable = OptionOrigin("variable", setting.source.name)
+        found[setting.option] = ON_COMMAND_LINE if setting.source is COMMAND_LINE else variable
     return found
-
-
-def _overridden(overrides: Mapping[str, object], config: type[Config]) -> Iterator[Setting]:
-    known = {".".join(option): (option, kind) for option, kind in leaves(config)}
-    source = Source("the command line")
-    for name, value in overrides.items():
-        if name not in known:
-            raise source.error(f"$.{name}", f"unknown option; {suggestion(name, known)}")
-        option, kind = known[name]
-        typed = (
-            from_text(value, kind, source, option)
-            if isinstance(value, str)
-            else convert(value, kind, source, path=f"$.{name}")
-        )
-        yield Setting(option, typed, source)
 
 
 def _is_secret(value: object, kind: Kind) -> bool:

@@ -16,7 +16,7 @@ from backends.places.upstream.fleet import Roster
 from backends.places.upstream.lists import read_list
 from backends.places.upstream.replicas import Replica
 from backends.places.upstream.upstream import Upstream
-from config.loader import load_config
+from config.loader import load_config, locate
 from config.settings import Config
 from gateway.answers.interpreter import Capabilities, Templates
 from gateway.cli.configured import findings, obstacle, with_downloads, with_models
@@ -44,7 +44,8 @@ def run(arguments: Namespace) -> int:
     """A row for each model and each upstream's server, and what is wrong; status 1 where something
     is. Raises ConfigError, as `serve` does.
     """
-    config = load_config(arguments.config, os.environ, sampling=Sampling)
+    file = arguments.config or locate(os.environ, Path.cwd())
+    config = load_config(file, os.environ, sampling=Sampling)
     config = with_models(config, arguments.models, arguments.model_dir, file=arguments.config)
     return checked(config)
 

@@ -7,6 +7,7 @@ import socket
 import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlsplit
 
@@ -55,11 +56,12 @@ def _listens(url: str) -> bool:
 def _configured(arguments: Namespace) -> list[dict[str, Any]]:
     """What a server started here would list, in the same form."""
     from backends.contract.catalog import BACKENDS  # noqa: PLC0415 - not needed beside a server
-    from config.loader import load_config  # noqa: PLC0415
+    from config.loader import load_config, locate  # noqa: PLC0415
     from gateway.cli.configured import with_downloads, with_models  # noqa: PLC0415
     from gateway.registry.library import ModelLibrary  # noqa: PLC0415
 
-    config = with_models(load_config(arguments.config, os.environ), ())
+    file = arguments.config or locate(os.environ, Path.cwd())
+    config = with_models(load_config(file, os.environ), ())
     library = ModelLibrary(with_downloads(config))
     facts, found = ("backend", "format", "context_length", "size_bytes"), []
     for entry in library.entries():

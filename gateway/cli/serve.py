@@ -28,7 +28,7 @@ from backends.machine.process_settings import prepare_process
 from backends.places.upstream.lists import KeptLists
 from config.document import parse
 from config.errors import ConfigError, suggestion
-from config.loader import load_text, locate, origins, read_text
+from config.loader import load_config, locate, origins, read_text
 from config.settings import Config, KeyConfig
 from config.values import UNIX, is_on_hub, user_folder
 from gateway.cli import COMMAND_LINE
@@ -217,7 +217,7 @@ def run(arguments: Namespace) -> int:
     lease_key = f"rh-{token_urlsafe(24)}"
 
     def understood(text: str | None) -> Config:
-        config = load_text(text, file, environment, overrides=overrides, sampling=Sampling)
+        config = load_config(file, environment, text=text, overrides=overrides, sampling=Sampling)
         config = with_keys(config, arguments.api_key, new_key, environment)
         config = with_lease_key(config, lease_key)
         named = arguments.models, arguments.model_dir

@@ -10,7 +10,7 @@ import yaml
 from backends.contract.samplers import Sampling
 from config.engines import LlamaCppOptions, TransformersOptions
 from config.errors import MOST, ConfigError
-from config.loader import load_config, load_text, locate
+from config.loader import load_config, locate
 from config.models import options_for, sampling_for, written
 from config.settings import Config, KeyConfig, ModelConfig
 
@@ -390,7 +390,7 @@ def test_a_section_may_have_comments_alone_and_anchors_a_place(tmp_path: Path) -
 def test_all_mistakes_are_told_at_once_and_where_an_option_belongs() -> None:
     text = "server: {prot: 1, host: 5}\nmodels: [{name: a, path: x, context: 5}]\nlog: {levl: a}"
     with pytest.raises(ConfigError) as refused:
-        load_text(text, Path("r.yaml"), {})
+        load_config(Path("r.yaml"), {}, text=text)
     told = str(refused.value).splitlines()
     assert [line.split(": ")[1] for line in told] == [
         "$.server.prot",
@@ -404,14 +404,14 @@ def test_all_mistakes_are_told_at_once_and_where_an_option_belongs() -> None:
 def test_no_more_mistakes_are_looked_at_than_anybody_reads() -> None:
     models = ", ".join(f"{{name: m{number}, paht: x, contxt: 1}}" for number in range(5_000))
     with pytest.raises(ConfigError) as refused:
-        load_text(f"models: [{models}]", Path("r.yaml"), {})
+        load_config(Path("r.yaml"), {}, text=f"models: [{models}]")
     assert MOST <= str(refused.value).count("\n") + 1 < 2 * MOST
 
 
 def test_mistakes_of_all_models_are_told_at_once() -> None:
     one = "{name: %s, path: x, options: {contxt_length: 5}}"
     with pytest.raises(ConfigError) as refused:
-        load_text(f"models: [{one % 'a'}, {one % 'b'}]", Path("r.yaml"), {})
+        load_config(Path("r.yaml"), {}, text=f"models: [{one % 'a'}, {one % 'b'}]")
     assert str(refused.value).count("did you mean 'context_length'?") == 2
 
 
@@ -432,7 +432,7 @@ upstreams:
 swap: {memory: {gpu: 5GB, cpu: much}}
 """
     with pytest.raises(ConfigError) as refused:
-        load_text(text, Path("r.yaml"), {})
+        load_config(Path("r.yaml"), {}, text=text)
     told = [line.split(": ")[:2] for line in str(refused.value).splitlines()]
     assert [(int(place.removeprefix("r.yaml:")), path) for place, path in told] == [
         (2, "$.server.prot"),
@@ -460,7 +460,7 @@ swap: {memory: {gpu: 5GB, cpu: much}}
 def test_what_only_follows_from_a_mistake_is_none() -> None:
     text = "models: [{name: 5, path: x}, {name: a}, {name: b, path: x}]\ndefault_model: a\n"
     with pytest.raises(ConfigError) as refused:
-        load_text(text, Path("r.yaml"), {})
+        load_config(Path("r.yaml"), {}, text=text)
     told = [line.split(": ")[1] for line in str(refused.value).splitlines()]
     assert told == ["$.models[0].name", "$.models[1]"]
 
@@ -469,4 +469,4 @@ def test_a_model_is_written_as_it_is_read() -> None:
     model = ModelConfig(name="a", path="/a.gguf", ttl=-1, lora={}, keep_reasoning=False)
     text = written(model)
     assert list(yaml.safe_load(text)[0]) == ["name", "path", "ttl", "lora", "keep_reasoning"]
-    assert load_text(f"models:\n{text}", Path("r.yaml"), {}).models == (model,)
+    assert load_config(Path("r.yaml"), {}, text=f"models:\n{text}").models == (model,)

@@ -6,7 +6,7 @@ import pytest
 
 from config.errors import ConfigError
 from config.loader import load_config, variables
-from config.settings import Config, KeyConfig, ModelConfig
+from config.settings import Config, KeyConfig
 from config.shape import leaves
 
 
@@ -24,7 +24,7 @@ def test_a_variable_goes_over_the_file_and_leaves_the_rest(file: Path) -> None:
 
 
 def test_the_command_line_goes_over_both(file: Path) -> None:
-    config = load_config(file, {"ROUNDHOUSE_SERVER_PORT": "2"}, overrides={"server.port": 3})
+    config = load_config(file, {"ROUNDHOUSE_SERVER_PORT": "2"}, overrides={"server.port": "3"})
 
     assert config.server.port == 3
 
@@ -82,16 +82,8 @@ def test_a_mistake_names_the_variable(file: Path, name: str, text: str, message:
 
 
 def test_a_mistake_on_the_command_line_names_the_option(file: Path) -> None:
-    with pytest.raises(ConfigError, match=r"\$\.server\.prot: .*did you mean 'server\.port'"):
-        load_config(file, {}, overrides={"server.prot": 1})
-    with pytest.raises(ConfigError, match=r"\$\.server\.port: expected a whole number"):
-        load_config(file, {}, overrides={"server.port": 1.5})
-
-
-def test_a_program_may_hand_in_what_it_has_built(file: Path) -> None:
-    models = (ModelConfig(name="one", path="/one.gguf"),)
-
-    assert load_config(file, {}, overrides={"models": models}).models == models
+    with pytest.raises(ConfigError, match=r"the command line: \$\.server\.port: expected a whole"):
+        load_config(file, {}, overrides={"server.port": "1.5"})
 
 
 def test_variables_of_commands_that_talk_to_a_server_set_nothing(file: Path) -> None:

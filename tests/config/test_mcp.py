@@ -9,7 +9,7 @@ import yaml
 
 from config.changes import MASK, masked, masked_text
 from config.errors import ConfigError
-from config.loader import load_text
+from config.loader import load_config
 from config.mcp import words
 from config.settings import Config
 
@@ -18,7 +18,7 @@ NOTHING: Mapping[str, str] = {}
 
 def loaded(server: dict[str, Any], environment: Mapping[str, str] = NOTHING, **more: Any) -> Config:
     text = yaml.safe_dump({"mcp": [{"name": "tools", **server}], **more})
-    return load_text(text, Path("/nowhere/roundhouse.yaml"), environment)
+    return load_config(Path("/nowhere/roundhouse.yaml"), environment, text=text)
 
 
 def test_secrets_come_from_the_environment_and_are_shown_nowhere() -> None:

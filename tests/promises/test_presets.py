@@ -11,7 +11,7 @@ import pytest
 
 import bundled
 from config.errors import ConfigError
-from config.loader import load_text
+from config.loader import load_config
 from tests.served import Serve, Served, served
 
 TEMPLATE = (
@@ -140,7 +140,7 @@ def test_presets_change_while_their_model_stays(serve: Serve, tmp_path: Path) ->
 def test_only_the_entry_that_is_loaded_says_how(changes: dict[str, Any], problem: str) -> None:
     models = [{"name": "tiny", "path": "tiny.gguf"}, {"name": "fast", "of": "tiny", **changes}]
     with pytest.raises(ConfigError, match=rf"models\[1\]\.{problem}.*loaded as 'tiny'"):
-        load_text(json.dumps({"models": models}), None, {})
+        load_config(None, {}, text=json.dumps({"models": models}))
 
 
 def test_a_preset_of_a_preset_is_refused() -> None:
@@ -150,7 +150,7 @@ def test_a_preset_of_a_preset_is_refused() -> None:
         {"name": "faster", "of": "fast"},
     ]
     with pytest.raises(ConfigError, match=r"models\[2\]\.of"):
-        load_text(json.dumps({"models": models}), None, {})
+        load_config(None, {}, text=json.dumps({"models": models}))
 
 
 def test_a_preset_of_nothing_is_reported_at_the_start_and_when_it_is_asked_for(

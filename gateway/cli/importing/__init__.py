@@ -11,7 +11,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 from backends.contract.samplers import Sampling
-from config.loader import load_text
+from config.loader import load_config
 from gateway.cli import CommandFailed, check
 from gateway.cli.importing import llama_swap, ollama, tabby
 from gateway.cli.importing.imported import Imported, written
@@ -36,7 +36,7 @@ def run(arguments: Namespace) -> int:
     text = HEAD.format(arguments.program) + written(imported.config)
     variables = dict.fromkeys(re.findall(r"\benv:(\w+)", text), "set when it is served")
     file = arguments.output or Path("roundhouse.yaml")  # it is written here
-    config = load_text(text, file, {**variables, **os.environ}, sampling=Sampling)
+    config = load_config(file, {**variables, **os.environ}, text=text, sampling=Sampling)
     for note in imported.notes:
         print(f"roundhouse: {note}", file=sys.stderr)
     if arguments.output is None:

@@ -15,7 +15,7 @@ from litestar import get, post
 from backends.machine.paths import replace_file
 from config.changes import MASK, Effect, effect_of, masked, masked_text, unmasked
 from config.errors import ConfigError
-from config.loader import DEFAULT, OptionOrigin
+from config.loader import DEFAULT, ON_COMMAND_LINE
 from config.schema import OptionFacts, all_facts
 from config.shape import value_of
 from gateway.dialects.dialect import body
@@ -100,7 +100,7 @@ def _options(services: Services, explained: Explained) -> list[SettingWire]:
         value = msgspec.to_builtins(value_of(config, option))
         # What neither a file nor a variable sets was set on the command line.
         is_default = body(value) == body(facts.default)  # lists and tuples are written alike
-        other = DEFAULT if is_default else OptionOrigin("command line")
+        other = DEFAULT if is_default else ON_COMMAND_LINE
         origin = explained.origins.get(option, other)
         found.append(
             SettingWire(

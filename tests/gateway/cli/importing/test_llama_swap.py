@@ -11,7 +11,7 @@ import yaml
 
 import bundled
 from config.errors import ConfigError
-from config.loader import load_text
+from config.loader import load_config
 from gateway.cli import main
 from gateway.cli.importing.imported import Imported, written
 from gateway.cli.importing.llama_swap import translated
@@ -24,7 +24,7 @@ ENVIRONMENT = {"HOME": "/home/u", "TOKEN": "s3cret"}
 def imported(text: str) -> Imported:
     """And it is a configuration of ours."""
     found = translated(text, "config.yaml", ENVIRONMENT)
-    load_text(written(found.config), Path("/nowhere/roundhouse.yaml"), ENVIRONMENT)
+    load_config(Path("/nowhere/roundhouse.yaml"), ENVIRONMENT, text=written(found.config))
     return found
 
 

@@ -6,7 +6,7 @@ import pytest
 
 import bundled
 from config.errors import ConfigError
-from config.loader import load_text
+from config.loader import load_config
 from gateway.cli.importing import tabby
 from gateway.cli.importing.imported import Imported, written
 
@@ -50,7 +50,7 @@ def imported(folder: Path, text: str) -> Imported:
     (folder / "sampler_overrides").mkdir(exist_ok=True)
     (folder / "sampler_overrides" / "safe.yml").write_text("temperature: {override: 0.7}")
     found = tabby.imported(folder)
-    load_text(written(found.config), folder / "roundhouse.yaml", {})
+    load_config(folder / "roundhouse.yaml", {}, text=written(found.config))
     return found
 
 

@@ -9,7 +9,7 @@ import httpx
 import msgspec
 import pytest
 
-from config.loader import load_text, origins
+from config.loader import load_config, origins
 from config.settings import Config, KeyConfig
 from gateway.reconfiguring.reloading import ConfigSource, Explained
 from gateway.terms.logs import LogLines
@@ -49,7 +49,7 @@ async def running(tmp_path: Path) -> AsyncIterator[Running]:
     plain = config(tmp_path)
 
     def understand(text: str) -> Config:
-        found = load_text(text, file, ENVIRONMENT, overrides=OVERRIDES)
+        found = load_config(file, ENVIRONMENT, text=text, overrides=OVERRIDES)
         server = msgspec.structs.replace(found.server, port=0)
         return msgspec.structs.replace(found, models=plain.models, server=server)
 
