@@ -11,6 +11,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from secrets import token_urlsafe
 from typing import Any, Self
@@ -73,54 +74,40 @@ ATTEMPTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 }
 
 
-class Greeting:
-    """Printed once, with the address. The command to try works as it is printed."""
+def greet(config: Config, registry: Registry, settings: str, new_key: str, address: str) -> None:
+    """Print once to stdout, with the address; the command to try works as it is printed.
+    `settings`: their file, "": none. `new_key`: made for this run, or "".
+    """
+    model = first_model(config, registry)
+    lines = ["", f"Roundhouse listens on {address}"]
+    if (near := _in_the_network(address)) is not None:
+        lines.append(f"  nearby: {near}/ (from other machines of this network)")
+    if config.console.enabled:
+        lines.append(f"  page:   {_callable(address)}/")
+    lines.append(f"  model:  {model or 'none yet: the model folders hold none'}")
+    lines.append(f"  memory: {of_devices(registry.budgets)}")
+    key = ""
+    if new_key:
+        lines.append(f"  key:    {new_key} (created for this run, shown only here)")
+        key = f" -H {shlex.quote(f'authorization: Bearer {new_key}')}"
+    elif config.keys:
+        lines.append(f"  key:    one of the configured keys, as ${KEY_VARIABLE} below")
+        key = f' -H "authorization: Bearer ${KEY_VARIABLE}"'
+    lines.append(f"  try:    {_attempt(registry, model, config.server.host, address)}{key}")
+    if settings:
+        lines.append(f"  config: {settings}")
+    print("\n".join([*lines, ""]), flush=True)
 
-    def __init__(self, config: Config, registry: Registry, settings: str, new_key: str) -> None:
-        """`settings`: their file, "": none. `new_key`: made for this run, or ""."""
-        self._config = config
-        self._registry = registry
-        self._settings = settings
-        self._new_key = new_key
-        self._model = first_model(config, registry)
-        try:
-            self._task: str = registry.resolve(self._model or "default").files.task
-        except GatewayError:  # it can't be used, or comes later
-            self._task = "generate"
 
-    def print(self, address: str) -> None:
-        """To stdout."""
-        print("\n".join(["", *self._lines(address), ""]), flush=True)
-
-    def _lines(self, address: str) -> list[str]:
-        lines = [f"Roundhouse listens on {address}"]
-        if (near := _in_the_network(address)) is not None:
-            lines.append(f"  nearby: {near}/ (from other machines of this network)")
-        if self._config.console.enabled:
-            lines.append(f"  page:   {_callable(address)}/")
-        lines.append(f"  model:  {self._model or 'none yet: the model folders hold none'}")
-        lines.append(f"  memory: {of_devices(self._registry.budgets)}")
-        if self._new_key:
-            lines.append(f"  key:    {self._new_key} (created for this run, shown only here)")
-        elif self._config.keys:
-            lines.append(f"  key:    one of the configured keys, as ${KEY_VARIABLE} below")
-        lines.append(f"  try:    {self._attempt(_callable(address))}")
-        if self._settings:
-            lines.append(f"  config: {self._settings}")
-        return lines
-
-    def _attempt(self, address: str) -> str:
-        route, more = ATTEMPTS[self._task]
-        body = json.dumps({"model": self._model, **more}, ensure_ascii=False)
-        host = self._config.server.host
-        by = ["--unix-socket", host.removeprefix(UNIX)] if host.startswith(UNIX) else []
-        sent = ["-H", "content-type: application/json", "-d", body]
-        return shlex.join(["curl", *by, f"{address}{route}", *sent]) + self._key_header()
-
-    def _key_header(self) -> str:
-        if self._new_key:
-            return f" -H {shlex.quote(f'authorization: Bearer {self._new_key}')}"
-        return f' -H "authorization: Bearer ${KEY_VARIABLE}"' if self._config.keys else ""
+def _attempt(registry: Registry, model: str, host: str, address: str) -> str:
+    task = "generate"
+    with suppress(GatewayError):  # it can't be used, or comes later
+        task = registry.resolve(model or "default").files.task
+    route, more = ATTEMPTS[task]
+    body = json.dumps({"model": model, **more}, ensure_ascii=False)
+    by = ["--unix-socket", host.removeprefix(UNIX)] if host.startswith(UNIX) else []
+    sent = ["-H", "content-type: application/json", "-d", body]
+    return shlex.join(["curl", *by, f"{_callable(address)}{route}", *sent])
 
 
 def _callable(address: str) -> str:
@@ -271,7 +258,7 @@ def run(arguments: Namespace) -> int:
             build(config, registry, metrics, reloader=reloader, lines=lines),
             config.server,
             registry,
-            Greeting(config, registry, _told(file, arguments), new_key).print,
+            partial(greet, config, registry, _told(file, arguments), new_key),
             timed_out=metrics.send_timed_out,
             hangup=reloader.ask,
             drain=writer.drain,
