@@ -36,6 +36,7 @@ from gateway.dialects.fields import SPELLINGS
 from gateway.dialects.models import envelope
 from gateway.dialects.openai import messages, request
 from gateway.dialects.parameters import SamplingWire
+from gateway.http import page
 from gateway.http.sse import Plain
 
 Schema = dict[str, Any]
@@ -197,7 +198,7 @@ METHODS = ("get", "head", "post", "put", "delete")
 TEMPLATE = Path(__file__).with_name("documentation.html").read_text(encoding="utf-8")
 
 
-def page(document: Schema) -> bytes:
+def shown(document: Schema) -> bytes:
     """The whole page."""
     sections: dict[str, list[tuple[str, str, Schema]]] = {}
     for path, item in document["paths"].items():
@@ -226,12 +227,7 @@ POLICY = (
     f"default-src 'none'; style-src '{STYLE_DIGEST}'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'"
 )
-HEADERS = {
-    "content-security-policy": POLICY,
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cache-control": "no-cache",
-}
+HEADERS = {**page.HEADERS, "content-security-policy": POLICY}
 KEYS: Schema = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
@@ -249,7 +245,7 @@ def document_routes(
     def made() -> tuple[bytes, bytes]:
         """Both, beside the event loop: it takes a second."""
         document = _document(apis, routers, release)
-        return msgspec.json.encode(document), page(document)
+        return msgspec.json.encode(document), shown(document)
 
     @get("/openapi.json", access="open", include_in_schema=False)
     async def openapi() -> ASGIApp:
@@ -260,8 +256,8 @@ def document_routes(
     @get("/docs", access="open", include_in_schema=False)
     async def docs() -> ASGIApp:
         """The same as a page for people, which needs no network and no scripts."""
-        _, shown = await to_thread.run_sync(made)
-        return Plain(shown, media_type=b"text/html; charset=utf-8", headers=HEADERS)
+        _, html = await to_thread.run_sync(made)
+        return Plain(html, media_type=b"text/html; charset=utf-8", headers=HEADERS)
 
     return [openapi, docs]
 

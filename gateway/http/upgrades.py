@@ -4,7 +4,6 @@ and body clients read as they do everywhere. Knows ASGI; no messages.
 
 import uuid
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import structlog
@@ -21,32 +20,23 @@ from gateway.terms.errors import GatewayError, InternalError, NotFound
 log = structlog.get_logger()
 
 
-def refusing(note: Callable[[str, str, str], None]) -> Callable[[ASGIApp], ASGIApp]:
-    """A middleware for all routes: what those around a socket's route raise before it is open is
-    answered by HTTP. `note` is called with reason, client and route of the wrong keys.
-    """
+_ERROR = "roundhouse.error"  # in the state of a connection: what ended it
 
-    async def guarded(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await app(scope, receive, send)
-        except GatewayError as error:
-            if scope["type"] != ScopeType.WEBSOCKET:
-                raise
-            if (reason := refusal(error)) is not None:
-                client = scope["client"]
-                note(reason, client[0] if client else "", f"WEBSOCKET {scope['path_template']}")
-            await refuse(error, scope, receive, send)
 
-    return lambda app: partial(guarded, app)
+async def remember(error: Exception, scope: Scope) -> None:
+    """A hook of Litestar's, which of an error on a WebSocket only tells that it is closed."""
+    scope["state"][_ERROR] = error
 
 
 class Upgrades:
-    """An ASGI application around another: a socket that nobody opens is a 404, or a 500. Else the
-    server would say 403, whatever it was.
+    """An ASGI application around another: a socket that nobody opens is answered by HTTP. Else the
+    server would say 403, whatever it was. `note` is called with reason, client and route of the
+    wrong keys.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, note: Callable[[str, str, str], None]) -> None:
         self._app = app
+        self._note = note
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != ScopeType.WEBSOCKET:
@@ -59,7 +49,11 @@ class Upgrades:
             is_refused = message["type"] == "websocket.close" and not decided
             decided = True
             if is_refused:
-                await refuse(_why_closed(scope), scope, receive, send)
+                error = _why_closed(scope)
+                if (reason := refusal(error)) is not None:
+                    client = scope["client"][0] if scope["client"] else ""
+                    self._note(reason, client, f"WEBSOCKET {scope['path_template']}")
+                await _refuse(error, scope, receive, send)
             else:
                 await send(message)
 
@@ -67,13 +61,15 @@ class Upgrades:
 
 
 def _why_closed(scope: Scope) -> GatewayError:
-    """There is no such route, or it failed, which Litestar has logged."""
+    """What was raised; else there is no such route, or it failed, which Litestar has logged."""
+    if isinstance(error := scope["state"].pop(_ERROR, None), GatewayError):
+        return error
     if not scope.get("path_template"):
         return NotFound(f"Unknown request URL: WEBSOCKET {scope['path'][:200]}.")
     return InternalError("Internal server error; see the server's log.")
 
 
-async def refuse(error: GatewayError, scope: Scope, receive: Receive, send: Send) -> None:
+async def _refuse(error: GatewayError, scope: Scope, receive: Receive, send: Send) -> None:
     """Answer the request for a socket, which is not opened."""
     given = {"connection": "close", ID_HEADER: uuid.uuid4().hex, **headers(error)}
     log.debug(

@@ -67,7 +67,7 @@ from gateway.http.services import Services, given
 from gateway.http.sockets import Sockets
 from gateway.http.standing import RequestReport
 from gateway.http.tracing import Tracing, tracing_of
-from gateway.http.upgrades import Upgrades, refusing
+from gateway.http.upgrades import Upgrades, remember
 from gateway.hub.hub import Hub, Uploads
 from gateway.keys.limits import Limiter
 from gateway.keys.store import Store, check_store
@@ -152,9 +152,9 @@ def build(
         ],
         dependencies={"services": given(services)},
         exception_handlers=handlers(services),
+        after_exception=[remember],
         lifespan=[_running(services)],
         middleware=[
-            refusing(services.refusals.note),
             counting_hops(registry.server),  # changes the headers, so it is before who reads them
             guarded(guard, services.authenticator),
             holding(
@@ -174,7 +174,9 @@ def build(
     metrics.begin((method, route.path) for route in routes for method in route.methods)
     # Outside of Litestar's own middleware: a request that has no route has an id, too.
     app.asgi_handler = RequestLog(
-        Upgrades(app.asgi_handler), services.authenticator, metrics.requested
+        Upgrades(app.asgi_handler, services.refusals.note),
+        services.authenticator,
+        metrics.requested,
     )
     return app
 

@@ -43,7 +43,6 @@ from gateway.http.responding import STANDARD, Making, Reading
 from gateway.http.services import Services, conversation_of
 from gateway.http.sockets import CLOSED, POLICY, RESTARTS
 from gateway.http.sse import SSE, client_error
-from gateway.http.upgrades import refuse
 from gateway.keys.access import Access
 from gateway.terms.errors import (
     Cancelled,
@@ -70,12 +69,9 @@ AnySocket = WebSocket[Any, Access, Any]
 async def converse(socket: AnySocket, services: Services) -> None:
     """Create responses by messages."""
     connection = Connection(socket, services)
-    try:
-        with services.sockets.opened(connection.drain, socket.scope["auth"].owner):
-            await socket.accept()
-            await connection.run()
-    except GatewayError as error:
-        await refuse(error, socket.scope, socket.receive, socket.send)
+    with services.sockets.opened(connection.drain, socket.scope["auth"].owner):
+        await socket.accept()
+        await connection.run()
 
 
 class Connection:
