@@ -179,13 +179,11 @@ class Refusals:
 # one. Knows headers; no routes and no bodies.
 
 
-RawHeaders: TypeAlias = Iterable[tuple[bytes, bytes]]
-
 READING = frozenset({"GET", "HEAD", "OPTIONS"})  # change nothing, and have no body
 WITHOUT_PREFLIGHT = frozenset(
     {"", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"}
 )
-FROM_BROWSERS = frozenset({b"origin", b"referer"})  # and all that begin with `sec-fetch-`
+FROM_BROWSERS = frozenset({"origin", "referer"})  # and all that begin with `sec-fetch-`
 DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 
 _SHOWN = 100  # characters of a foreign header in an error
@@ -204,20 +202,17 @@ class OriginGuard:
         """From the next request on this server is called by these names."""
         self._names = names
 
-    def check(self, method: str, headers: RawHeaders) -> None:
+    def check(self, method: str, headers: Headers) -> None:
         """Raises NotForPages, UnsupportedMediaType."""
-        found: dict[bytes, list[str]] = {}
-        for name, value in headers:
-            found.setdefault(name, []).append(value.decode("latin-1").strip())
-        hosts = found.get(b"host", [])  # none: HTTP/1.0, which no browser speaks
+        hosts = headers.getall("host", [])  # none: HTTP/1.0, which no browser speaks
         for host in hosts:
             self._check_host(host)
-        if b"origin" in found:
-            self._check_origin(found[b"origin"], hosts)
-        elif b"sec-fetch-site" in found and method not in READING:
-            refuse_other_sites(found[b"sec-fetch-site"])
-        if method not in READING and _has_body(found) and _is_a_browsers(found):
-            _check_content_type(found.get(b"content-type", [""]))
+        if "origin" in headers:
+            self._check_origin(headers.getall("origin"), hosts)
+        elif method not in READING:
+            refuse_other_sites(headers.getall("sec-fetch-site", []))
+        if method not in READING and _has_body(headers) and _is_a_browsers(headers):
+            _check_content_type(headers.getall("content-type", [""]))
 
     def _check_host(self, host: str) -> None:
         name = _name(host)
@@ -266,7 +261,7 @@ def guarded(guard: OriginGuard, keys: Authenticator) -> Callable[[ASGIApp], ASGI
         # A WebSocket begins as a GET, and no preflight protects it: Host and Origin do.
         method = str(scope.get("method", "GET"))
         if keys.is_open:
-            guard.check(method, scope["headers"])
+            guard.check(method, Headers.from_scope(scope))
         if method != "OPTIONS":  # Litestar's own answer to it lists the methods
             _admit(scope, keys)
         await app(scope, receive, send)
@@ -324,7 +319,7 @@ def refuse_other_sites(sites: Iterable[str]) -> None:
     """For browsers that leave `Origin` out (Fetch Metadata Request Headers, section 2.4). Raises
     NotForPages.
     """
-    if any(site.lower() in ("cross-site", "same-site") for site in sites):
+    if any(site.strip().lower() in ("cross-site", "same-site") for site in sites):
         raise NotForPages(
             "Another site's page is not allowed to call this server, which has no API keys. "
             "Add its origin to server.cors_origins, or set keys.",
@@ -332,14 +327,13 @@ def refuse_other_sites(sites: Iterable[str]) -> None:
         )
 
 
-def _is_a_browsers(found: dict[bytes, list[str]]) -> bool:
-    return any(name in FROM_BROWSERS or name.startswith(b"sec-fetch-") for name in found)
+def _is_a_browsers(headers: Headers) -> bool:
+    return any(name in FROM_BROWSERS or name.startswith("sec-fetch-") for name in headers)
 
 
-def _has_body(found: dict[bytes, list[str]]) -> bool:
-    return b"transfer-encoding" in found or any(
-        length != "0" for length in found.get(b"content-length", [])
-    )
+def _has_body(headers: Headers) -> bool:
+    lengths = headers.getall("content-length", [])
+    return "transfer-encoding" in headers or any(length != "0" for length in lengths)
 
 
 def _check_content_type(types: Iterable[str]) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import httpx
 import msgspec
 import pytest
+from litestar.datastructures import Headers
 
 from config.settings import KeyConfig, ServerConfig
 from gateway.http.auth import OriginGuard
@@ -36,7 +37,7 @@ def taken(
 ) -> GatewayError | None:
     """The refusal of a request with `headers`, if there is one."""
     try:
-        OriginGuard(server, frontend).check(method, headers)
+        OriginGuard(server, frontend).check(method, Headers(headers))
     except GatewayError as error:
         return error
     return None
