@@ -113,22 +113,17 @@ _IN_COMMENT = re.compile(
 )
 
 
-def masked(config: Config) -> Config:
-    """`config` without its secrets, wherever they came from."""
-    found: Config = _masked(config, "$")
-    return found
+def masked(config: Config) -> Any:
+    """`config` as plain data without its secrets, wherever they came from."""
+    return _masked(msgspec.to_builtins(config), "$")
 
 
 def _masked(value: Any, path: str) -> Any:
     if value is not None and _SECRET.fullmatch(path):
         return MASK
     match value:
-        case msgspec.Struct():
-            names = value.__struct_fields__
-            inner = {name: _masked(getattr(value, name), f"{path}.{name}") for name in names}
-            return msgspec.structs.replace(value, **inner)
-        case tuple() | list():
-            return type(value)(_masked(one, f"{path}[]") for one in value)
+        case list() | tuple():
+            return [_masked(one, f"{path}[]") for one in value]
         case dict():
             return {name: _masked(one, f"{path}.{name}") for name, one in value.items()}
         case str():

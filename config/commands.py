@@ -12,6 +12,7 @@ from shutil import which
 from config.engines import CommandOptions, EngineOptions
 from config.errors import Problem
 from config.upstreams import problems_of_changes
+from config.values import command_fault
 
 COMMAND = "command"  # the engine's name
 SHELL = ("/bin/sh", "-c")
@@ -51,11 +52,8 @@ def filled(text: str, values: Mapping[str, str]) -> str:
 
 def problems(options: CommandOptions, *, has_path: bool) -> Iterator[Problem]:
     """What is inconsistent, and at which option."""
-    try:
-        if not words(options, {}):
-            yield "command", "a command is needed"
-    except ValueError as error:
-        yield "command", f"not a command line: {error}"
+    if problem := command_fault(lambda: words(options, {})):
+        yield "command", problem
     texts = (options.command, *options.env.values())
     if "{path}" in "".join(texts) and not has_path:
         yield "command", "`{path}` needs the model's `path`"

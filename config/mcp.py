@@ -24,6 +24,7 @@ from config.values import (
     PathText,
     PositiveSeconds,
     Secret,
+    command_fault,
     is_header,
     requested,
 )
@@ -103,8 +104,8 @@ def _problems(server: McpConfig, labels: Sequence[str]) -> Iterator[Problem]:
         yield "url", "expected either the `url` of a server that listens, or a `command`"
     if server.url is not None:
         yield from _problems_of_url(server.url)
-    if server.command is not None:
-        yield from _problems_of_command(server.command)
+    if server.command is not None and (problem := command_fault(lambda: words(server))):
+        yield "command", problem
     if server.headers and server.is_open and not urlsplit(server.url or "").netloc.strip(ANY):
         yield "headers", "any server that a client names would get them"
     for name, value in server.headers.items():
@@ -127,14 +128,6 @@ def _problems_of_url(url: str) -> Iterator[Problem]:
         yield "url", "write a / before the *, else other hosts begin so, too"
     if parts.username is not None or parts.password is not None:
         yield "url", "a URL holds no secrets here; write `headers` instead"
-
-
-def _problems_of_command(command: str) -> Iterator[Problem]:
-    try:
-        if not shlex.split(command):
-            yield "command", "a command is needed"
-    except ValueError as error:
-        yield "command", f"not a command line: {error}"
 
 
 def words(server: McpConfig) -> tuple[str, ...]:

@@ -89,6 +89,14 @@ def fault(read: Callable[[str], object], text: str) -> str | None:
     return None
 
 
+def command_fault(read: Callable[[], object]) -> str | None:
+    """What is wrong with a command line that `read` divides into words; None: it can be run."""
+    try:
+        return None if read() else "a command is needed"
+    except ValueError as error:
+        return f"not a command line: {error}"
+
+
 def quantity(text: str, unit: Unit) -> float | None:
     """`text` in seconds or bytes; None where it is no such text. Bytes are whole."""
     if not re.match(PATTERNS[unit], text):

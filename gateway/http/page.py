@@ -86,24 +86,19 @@ def packed(content: bytes) -> bytes | None:
 def page_routes(files: Mapping[str, PageFile]) -> list[HTTPRouteHandler]:
     """The routes of the page. They ask for no key, since there is no secret in it."""
 
-    @get("/", access="open")
-    async def root() -> ASGIApp:
-        """To the page."""
-        return Plain(b"", status=307, headers={"location": "ui/", **HEADERS})
-
-    @get("/ui", access="open")
+    @get(["/", "/ui"], access="open")
     async def index(request: AnyRequest) -> ASGIApp:
         """The page; its own addresses begin behind the slash."""
-        if not request.scope["raw_path"].endswith(b"/"):
-            return Plain(b"", status=307, headers={"location": "ui/", **HEADERS})
-        return await _answer(request, files.get(INDEX))
+        if request.scope["raw_path"].endswith(b"/ui/"):
+            return await _answer(request, files.get(INDEX))
+        return Plain(b"", status=307, headers={"location": "ui/", **HEADERS})
 
     @get("/ui/{path:path}", access="open")
     async def file(request: AnyRequest, path: str) -> ASGIApp:
         """A file of the page."""
         return await _answer(request, files.get(str(path).lstrip("/")))
 
-    return [root, index, file]
+    return [index, file]
 
 
 async def _answer(request: AnyRequest, file: PageFile | None) -> ASGIApp:

@@ -25,7 +25,7 @@ def test_secrets_come_from_the_environment_and_are_shown_nowhere() -> None:
     given = {"url": "https://a.example/mcp", "headers": {"Authorization": "env:TOKEN"}}
     config = loaded(given, {"TOKEN": "Bearer deep-secret"})
     assert config.mcp[0].headers == {"Authorization": "Bearer deep-secret"}
-    assert masked(config).mcp[0].headers == {"Authorization": MASK}
+    assert masked(config)["mcp"][0]["headers"] == {"Authorization": MASK}
     assert "deep-secret" not in repr(config.mcp)
     text = masked_text("mcp:\n- name: a\n  command: x\n  env: {KEY: deep-secret}\n")
     assert text is not None

@@ -5,6 +5,8 @@ docs/console-api.md has the fields.
 """
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,6 @@ from config.changes import MASK, Effect, effect_of, masked, masked_text, unmaske
 from config.errors import ConfigError
 from config.loader import DEFAULT, ON_COMMAND_LINE
 from config.schema import OptionFacts, all_facts
-from config.shape import value_of
 from gateway.dialects.dialect import body
 from gateway.http.auth import AnyRequest
 from gateway.http.request_log import audit
@@ -94,10 +95,9 @@ async def settings(services: Services) -> SettingsWire:
 
 
 def _options(services: Services, explained: Explained) -> list[SettingWire]:
-    config = masked(services.config)
-    found = []
-    for option, facts in all_facts(type(config)):
-        value = msgspec.to_builtins(value_of(config, option))
+    config, found = masked(services.config), []
+    for option, facts in all_facts(type(services.config)):
+        value = reduce(getitem, option, config)
         # What neither a file nor a variable sets was set on the command line.
         is_default = body(value) == body(facts.default)  # lists and tuples are written alike
         other = DEFAULT if is_default else ON_COMMAND_LINE
