@@ -13,8 +13,6 @@ import yaml
 
 from config.errors import Source
 
-_Resolvers: TypeAlias = dict[str, list[tuple[str, re.Pattern[str]]]]
-
 # Each scalar's tag, its whole form, and the characters it may begin with.
 _SCALARS = (
     ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
@@ -29,23 +27,17 @@ _SCALARS = (
 )
 
 
-def _resolvers() -> _Resolvers:
-    """The scalars in the form PyYAML takes: by first character, to be tried in order."""
-    found: _Resolvers = {}
-    for tag, pattern, starts in _SCALARS:
-        for start in starts:
-            whole = re.compile(f"^(?:{pattern})$")
-            found.setdefault(start, []).append((f"tag:yaml.org,2002:{tag}", whole))
-    return found
-
-
 MOST_NODES = 1_000_000  # values of a text; a few aliases could make it endless
 
 
 class _Loader(yaml.SafeLoader):
     """SafeLoader with the core schema's scalars."""
 
-    yaml_implicit_resolvers = _resolvers()
+
+_Loader.yaml_implicit_resolvers = {}  # without YAML 1.1's
+for _tag, _pattern, _starts in _SCALARS:
+    _whole = re.compile(f"^(?:{_pattern})$")
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", _whole, _starts)
 
 
 def parse(text: str, name: str) -> tuple[object, Source]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 import msgspec
@@ -46,6 +47,14 @@ class Source(msgspec.Struct, frozen=True):
         path = self.path(path)
         line = self.lines.get(path)
         return ConfigError(f"{self.name}:{line}" if line else self.name, path, problem)
+
+    def text(self, file: Path, path: str = "$", named: str = "") -> str:
+        """The text of `file`, which is `named` at `path`. Raises ConfigError."""
+        try:
+            return file.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+            raise self.error(path, f"{named}can't be read: {reason}") from None
 
     def refuse(self, path: str, problems: Iterable[Problem]) -> None:
         """Raises ConfigError for the first of the problems of what stands at `path`."""

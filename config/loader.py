@@ -223,11 +223,7 @@ def locate(environment: Mapping[str, str], here: Path) -> Path | None:
 
 def read_text(path: Path) -> str:
     """The file's text. Raises ConfigError."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise Source(str(path)).error("$", f"can't be read: {reason}") from None
+    return Source(str(path)).text(path)
 
 
 def _understood(data: object, source: Source, path: Path, kind: type[Config]) -> Config:

@@ -37,7 +37,9 @@ class Secrets(msgspec.Struct, frozen=True):
             found = self.environment.get(name, "")
             missing = f"the environment variable {name} is not set"
         elif written.startswith(FROM_FILE):
-            found, missing = _from_file(written, self.root, source, path), "the file is empty"
+            file = self.root / Path(written.removeprefix(FROM_FILE)).expanduser()
+            # Editors end a file with a line feed.
+            found, missing = source.text(file, path, f"{file} ").strip(), "the file is empty"
         else:
             found, missing = written, "the variable has no name"
         if not found or written == FROM_VARIABLE:
@@ -45,13 +47,3 @@ class Secrets(msgspec.Struct, frozen=True):
         if found is written and found.startswith("$"):
             raise source.error(path, "write env:NAME or ${NAME} for a variable's value, in full")
         return found
-
-
-def _from_file(written: str, root: Path, source: Source, path: str) -> str:
-    """Without white space around it: editors end a file with a line feed."""
-    file = root / Path(written.removeprefix(FROM_FILE)).expanduser()
-    try:
-        return file.read_text("utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise source.error(path, f"{file} can't be read: {reason}") from None
