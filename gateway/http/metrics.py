@@ -72,23 +72,19 @@ class LlamaMetrics:
         self._longest = max(self._longest, usage.prompt_tokens + usage.completion_tokens)
         self._steps += max(0, usage.completion_tokens - 1)
 
-    def text(self, statuses: Sequence[ModelStatus]) -> bytes:
-        """Prometheus' text format, with the requests that run and wait by `statuses`."""
-        counters = {name: (about, self._sums[name]) for name, (about, _) in COUNTED.items()}
-        counters["n_tokens_max"] = ("The longest prompt and answer.", self._longest)
-        return "".join(
-            f"# HELP llamacpp:{name} {about}\n"
-            f"# TYPE llamacpp:{name} {kind}\n"
-            f"llamacpp:{name} {float(value)!r}\n"
-            for kind, numbers in (("counter", counters), ("gauge", self._gauges(statuses)))
-            for name, (about, value) in numbers.items()
-        ).encode()
+    def families(self, statuses: Sequence[ModelStatus]) -> Iterator[Metric]:
+        """With the requests that run and wait by `statuses`."""
+        for name, (about, _) in COUNTED.items():
+            yield CounterMetricFamily(f"llamacpp:{name}", about, self._sums[name])
+        for name, (about, value) in self._gauges(statuses).items():
+            yield GaugeMetricFamily(f"llamacpp:{name}", about, value)
 
     def _gauges(self, statuses: Sequence[ModelStatus]) -> Mapping[str, tuple[str, float]]:
         statuses = [one for one in statuses if not one.is_replica]
         reading = _rate(self._sums["prompt_tokens_total"], self._sums["prompt_seconds_total"])
         writing = _rate(self._steps, self._sums["tokens_predicted_seconds_total"])
         return {
+            "n_tokens_max": ("The longest prompt and answer.", self._longest),
             "prompt_tokens_seconds": ("Prompt tokens computed in a second.", reading),
             "predicted_tokens_seconds": ("Tokens generated in a second.", writing),
             "requests_processing": ("Requests under way.", sum(one.in_use for one in statuses)),
@@ -316,7 +312,8 @@ class Metrics:
             self._counters["load_failures"].labels(status.id, "failed")
             self._counters["evictions"].labels(status.id, "room")
         ours = generate_latest(self._metrics)
-        return ours + self._llama.text(statuses) if llama_names else ours
+        theirs = _AtScrape(lambda: self._llama.families(statuses))
+        return ours + generate_latest(theirs) if llama_names else ours
 
 
 class _AtScrape(Collector):
