@@ -23,7 +23,7 @@ from typing import Self
 import msgspec
 
 from config.settings import SwapConfig
-from gateway.registry.memory import GIB
+from config.values import GIB
 from gateway.registry.nodes import fewest, in_order, name_at, named
 from gateway.registry.protocol import Bytes, Grant, Load, Model, Order, Refuse, Ticket, Unload
 from gateway.registry.scheduler import Scheduler

@@ -89,6 +89,15 @@ def fault(read: Callable[[str], object], text: str) -> str | None:
     return None
 
 
+GIB, MIB = 2**30, 2**20
+UNITS = 100  # so few are no bytes, but shares of what only makes models take turns
+
+
+def gibibytes(size: int) -> str:
+    """`5.1 GiB`; small sizes in MiB, so that a small model isn't 0.0."""
+    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{max(size / MIB, min(size, 0.1)):.1f} MiB"
+
+
 def command_fault(read: Callable[[], object]) -> str | None:
     """What is wrong with a command line that `read` divides into words; None: it can be run."""
     try:

@@ -18,6 +18,7 @@ from backends.places.upstream.replicas import Replica
 from backends.places.upstream.upstream import Upstream
 from config.loader import load_config, locate
 from config.settings import Config
+from config.values import UNITS, gibibytes
 from gateway.answers.interpreter import Capabilities, Templates
 from gateway.cli.configured import findings, obstacle, with_downloads, with_models
 from gateway.cli.listing import of_devices, size, table
@@ -30,7 +31,7 @@ from gateway.registry.history import History, default_path
 from gateway.registry.ledger import MemoryLedger
 from gateway.registry.library import ModelLibrary
 from gateway.registry.loaders import Loader
-from gateway.registry.memory import UNITS, by_use, gibibytes
+from gateway.registry.memory import by_use
 from gateway.registry.nodes import without_turns
 from gateway.registry.planning import LoadPlanner
 from gateway.registry.record import Records

@@ -16,13 +16,13 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from config.values import UNITS, gibibytes
+
 if TYPE_CHECKING:
     from gateway.cli.remote import Remote
 
-GIB, MIB = 2**30, 2**20
 UNFOLDED = 10**6  # cells of a line in a pipe or a file
 NARROWEST = 12  # cells of a column that is folded
-UNITS = 100  # as `gateway.registry.memory` has it
 
 
 def run(arguments: Namespace) -> int:
@@ -201,9 +201,7 @@ def size(count: int | None) -> str:
     """Bytes for a reader, in the units of the server's own sentences: `4.7 GiB`; nothing for the
     few units of what makes models take turns.
     """
-    if not count or count <= UNITS:
-        return ""
-    return f"{count / GIB:.1f} GiB" if count >= GIB else f"{max(count / MIB, 0.1):.1f} MiB"
+    return gibibytes(count) if count and count > UNITS else ""
 
 
 def _duration(seconds: float) -> str:

@@ -28,7 +28,7 @@ from backends.contract.catalog import BACKENDS, Catalog
 from backends.contract.errors import BackendError
 from config.errors import ConfigError
 from config.settings import Config, ModelConfig
-from config.values import HUB, is_on_hub
+from config.values import HUB, gibibytes, is_on_hub
 from gateway.hub.beginnings import begun
 from gateway.hub.cache import CachedFiles, CachedModels, cached, default_root
 from gateway.hub.downloads import fetch
@@ -46,7 +46,6 @@ from gateway.hub.repository import (
 )
 from gateway.hub.search import FoundModel, Search, searched
 from gateway.registry.gauges import Gauge
-from gateway.registry.memory import gibibytes
 from gateway.registry.origins import FILE, HubOrigin, downloads, origin_of, write_origin
 from gateway.terms.errors import (
     Forbidden,

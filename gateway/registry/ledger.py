@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from backends.contract.catalog import CPU
 from config.settings import TURN
-from gateway.registry.memory import gibibytes
+from config.values import gibibytes
 from gateway.registry.nodes import SEPARATOR
 from gateway.registry.protocol import Bytes, Model
 from gateway.registry.record import ModelRecord, Records

@@ -9,19 +9,12 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from backends.contract.protocol import MemoryNeed
+from config.values import GIB, MIB, UNITS, gibibytes
 from gateway.registry.protocol import Bytes, Evicted
 
-GIB = 2**30
-MIB = 2**20
-UNITS = 100  # so few are no bytes, but shares of what only makes models take turns
 # What lies outside of these parts of the estimate was measured wrong: whatever else the machine did
 # meanwhile must neither lock a model out nor let two of them take the same memory.
 LEAST, MOST = 0.5, 1.5
-
-
-def gibibytes(size: int) -> str:
-    """`5.1 GiB`; small sizes in MiB, so that a small model isn't 0.0."""
-    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{max(size / MIB, min(size, 0.1)):.1f} MiB"
 
 
 def placed(devices: Bytes, layers: Mapping[str, int]) -> str:

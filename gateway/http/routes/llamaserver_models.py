@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 from backends.contract.catalog import CPU
 from backends.contract.protocol import Generation
 from config.product import VERSION
-from config.values import alike
+from config.values import UNITS, alike, gibibytes
 from gateway.dialects import openai
 from gateway.dialects.dialect import frame
 from gateway.dialects.llamaserver import request as wire
@@ -30,7 +30,6 @@ from gateway.http.services import Services, card, context_length, status_wire
 from gateway.http.sse import EventStream, attended
 from gateway.prompt import DEFAULT_TEMPLATE
 from gateway.registry import ModelStatus, UnloadReport, Waiting
-from gateway.registry.memory import UNITS, gibibytes
 from gateway.terms.errors import NotSupported
 from gateway.terms.request import GenerationParams
 from gateway.terms.tasks import relayed

@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.contract.protocol import MemoryNeed
-from gateway.registry.memory import GIB, MIB, arithmetic, corrected, placed, shares
+from config.values import GIB, MIB
+from gateway.registry.memory import arithmetic, corrected, placed, shares
 from gateway.registry.protocol import Evicted
 
 needs = st.builds(
