@@ -23,7 +23,6 @@ from backends.contract.protocol import MemoryNeed
 from backends.machine.paths import replace_file
 from config.engines import EngineOptions
 from config.values import user_folder
-from gateway.registry.memory import corrected
 
 log = structlog.get_logger(__name__)
 
@@ -32,6 +31,9 @@ HEAD = 64 * 1024  # bytes of each file that tell models apart, besides its size
 # A token that is computed with less waits mostly for other things than memory.
 LEAST_READ = 256 * 1024 * 1024
 FASTER, SLOWER = 0.5, 0.1  # parts that a new figure has in what is known: others slow an answer
+# What lies outside of these parts of the estimate was measured wrong: whatever else the machine did
+# meanwhile must neither lock a model out nor let two of them take the same memory.
+LEAST, MOST = 0.5, 1.5
 NOTICED = 0.02  # by how much a pace differs before it is noted again
 # What a file may say: others' figures are divided by these.
 Size: TypeAlias = Annotated[int, Meta(ge=0, le=2**60)]  # bytes
@@ -53,8 +55,20 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     pace: Pace | None = None
 
     def corrected(self, estimate: MemoryNeed) -> MemoryNeed:
-        """`estimate` with this total."""
-        return corrected(estimate, self.size, exact=self.exact)
+        """`estimate` with this total, within `LEAST` to `MOST` of it unless that is `exact`: what
+        isn't weights or cache is the engine's. Snapshots come later. What processes of its own
+        hold is all theirs.
+        """
+        if self.devices:
+            return MemoryNeed(weights=0, cache=0, engine=sum(self.devices.values()))
+        if (total := self.size) is None:
+            return estimate
+        if not self.exact:
+            total = min(max(total, int(estimate.total * LEAST)), int(estimate.total * MOST))
+        weights = min(estimate.weights, total)
+        cache = min(estimate.cache, total - weights)
+        engine = total - weights - cache
+        return msgspec.structs.replace(estimate, weights=weights, cache=cache, engine=engine)
 
 
 class Learned(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

@@ -1,20 +1,13 @@
-"""The memory that a model needs: the estimate, corrected by what was measured; on which device; and
-as a sentence.
+"""The memory that a model needs: on which device, and as a sentence.
 
 Pure. Sizes are bytes; in sentences they are GiB (2**30 bytes).
 """
 
 from collections.abc import Mapping, Sequence
 
-import msgspec
-
 from backends.contract.protocol import MemoryNeed
 from config.values import GIB, MIB, UNITS, gibibytes
 from gateway.registry.protocol import Bytes, Evicted
-
-# What lies outside of these parts of the estimate was measured wrong: whatever else the machine did
-# meanwhile must neither lock a model out nor let two of them take the same memory.
-LEAST, MOST = 0.5, 1.5
 
 
 def placed(devices: Bytes, layers: Mapping[str, int]) -> str:
@@ -28,21 +21,6 @@ def placed(devices: Bytes, layers: Mapping[str, int]) -> str:
     for name, count in layers.items():
         parts[name] = f"{parts.get(name, name)} with {count} layer{'s' * (count != 1)}"
     return ", ".join(parts.values())
-
-
-def corrected(estimate: MemoryNeed, measured: int | None, *, exact: bool = False) -> MemoryNeed:
-    """The estimate with the total that was measured after a load, within `LEAST` to `MOST` of it
-    unless that is `exact`: what isn't weights or cache is the engine's. Snapshots come later.
-    """
-    if measured is None:
-        return estimate
-    total = measured
-    if not exact:
-        total = min(max(measured, int(estimate.total * LEAST)), int(estimate.total * MOST))
-    weights = min(estimate.weights, total)
-    cache = min(estimate.cache, total - weights)
-    engine = total - weights - cache
-    return msgspec.structs.replace(estimate, weights=weights, cache=cache, engine=engine)
 
 
 def arithmetic(

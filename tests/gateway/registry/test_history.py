@@ -4,15 +4,26 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from backends.contract.catalog import ModelFiles
+from backends.contract.protocol import MemoryNeed
 from config.engines import ScriptedOptions
 from gateway.registry.history import History, Measurement
 
 GIB = 2**30
 OPTIONS = ScriptedOptions()
 MEASURED = Measurement(size=55, load_seconds=1.5)
+NEED = MemoryNeed(weights=4 * GIB, cache=GIB, engine=GIB)
+
+needs = st.builds(
+    MemoryNeed,
+    weights=st.integers(0, 10**12),
+    cache=st.integers(0, 10**12),
+    engine=st.integers(0, 10**12),
+)
 
 
 def files(size: int = 40) -> ModelFiles:
@@ -153,3 +164,27 @@ def test_a_place_that_can_not_be_written_is_no_error(tmp_path: Path) -> None:
     history.put(files(), OPTIONS, MEASURED)
     history.save()
     assert history.get(files(), OPTIONS) == MEASURED
+
+
+@given(needs, st.integers(0, 10**13))
+def test_a_measurement_is_the_new_total_within_half_and_one_and_a_half_of_the_estimate(
+    estimate: MemoryNeed, measured: int
+) -> None:
+    total = Measurement(size=measured).corrected(estimate).total
+    least, most = int(estimate.total * 0.5), int(estimate.total * 1.5)
+    assert total == min(max(measured, least), most)
+
+
+def test_what_a_process_of_its_own_has_is_not_bounded() -> None:
+    assert Measurement(size=100 * GIB, exact=True).corrected(NEED).total == 100 * GIB
+    assert Measurement(size=1, exact=True).corrected(NEED).total == 1
+
+
+@given(needs, st.integers(0, 10**13))
+def test_no_part_of_a_corrected_need_is_negative(estimate: MemoryNeed, measured: int) -> None:
+    part = Measurement(size=measured).corrected(estimate)
+    assert min(part.weights, part.cache, part.engine) >= 0
+
+
+def test_without_a_measurement_the_estimate_stands() -> None:
+    assert Measurement(size=None).corrected(NEED) == NEED

@@ -1,19 +1,9 @@
-"""The arithmetic of memory, as it is told and as it is corrected."""
-
-from hypothesis import given
-from hypothesis import strategies as st
+"""The arithmetic of memory, as it is told."""
 
 from backends.contract.protocol import MemoryNeed
 from config.values import GIB, MIB
-from gateway.registry.memory import arithmetic, corrected, placed, shares
+from gateway.registry.memory import arithmetic, placed, shares
 from gateway.registry.protocol import Evicted
-
-needs = st.builds(
-    MemoryNeed,
-    weights=st.integers(0, 10**12),
-    cache=st.integers(0, 10**12),
-    engine=st.integers(0, 10**12),
-)
 
 
 def need(weights: float, cache: float, engine: float, unit: int = GIB) -> MemoryNeed:
@@ -44,30 +34,6 @@ def test_what_only_takes_turns_needs_no_memory_in_the_sentence() -> None:
 def test_small_models_are_reported_in_mebibytes() -> None:
     sentence = arithmetic(need(1.6, 12, 90, unit=2**20), 8 * GIB)
     assert sentence == "needs 103.6 MiB: weights 1.6, cache 12.0, engine 90.0; free 8192.0"
-
-
-@given(needs, st.integers(0, 10**13))
-def test_a_measurement_is_the_new_total_within_half_and_one_and_a_half_of_the_estimate(
-    estimate: MemoryNeed, measured: int
-) -> None:
-    total = corrected(estimate, measured).total
-    least, most = int(estimate.total * 0.5), int(estimate.total * 1.5)
-    assert total == min(max(measured, least), most)
-
-
-def test_what_a_process_of_its_own_has_is_not_bounded() -> None:
-    assert corrected(need(4, 1, 1), 100 * GIB, exact=True).total == 100 * GIB
-    assert corrected(need(4, 1, 1), 1, exact=True).total == 1
-
-
-@given(needs, st.integers(0, 10**13))
-def test_no_part_of_a_corrected_need_is_negative(estimate: MemoryNeed, measured: int) -> None:
-    part = corrected(estimate, measured)
-    assert min(part.weights, part.cache, part.engine) >= 0
-
-
-def test_without_a_measurement_the_estimate_stands() -> None:
-    assert corrected(need(4, 1, 1), None) == need(4, 1, 1)
 
 
 def test_shares_are_bytes_per_device() -> None:
