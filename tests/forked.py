@@ -28,7 +28,7 @@ from typing import IO, Self
 
 import msgspec
 
-from config.settings import Config
+from config.settings import Config, HubConfig
 from config.shape import leaves
 from tests.signatures import read_once
 
@@ -221,7 +221,7 @@ def rehearse() -> None:
     from gateway.registry import ModelLibrary, Registry
     from gateway.serving.app import build
 
-    config = Config()
+    config = Config(hub=HubConfig(cache=os.devnull))  # else the environment is read, and kept
     list(leaves(Config))
     ggml.offloads()
     build(config, Registry(ModelLibrary(config, cache=None), config), Metrics())

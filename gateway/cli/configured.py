@@ -123,7 +123,7 @@ def refuse_empty(library: ModelLibrary, models: Sequence[str]) -> None:
     """As `refuse_unusable`, for a folder of the command line in which `library` found no model."""
     for text in filter(_is_folder_of_models, models):
         folder = library.folders[folder_of_models(text)]
-        if not folder.models() and not any(folder.unusable()):
+        if not folder.scanned():
             problem = f"no model found in the folder {text}"
             raise ConfigError(COMMAND_LINE, "MODEL", problem)
 

@@ -3,17 +3,16 @@
 The library is slow to import, so that happens with the first scan.
 """
 
-import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 import structlog
 
-from backends.contract.catalog import BACKENDS, ModelFiles
+from backends.contract.catalog import BACKENDS
 from backends.contract.errors import LoadFailed, UnsupportedModel
 from gateway.registry.folders import MAX_REASON, Scanned, Unusable
 
@@ -44,14 +43,11 @@ def cached(root: Path) -> tuple[CachedFiles, ...]:
     )
 
 
-def default_root(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where the hub's tools keep their cache (huggingface_hub's environment variables)."""
-    if cache := environment.get("HF_HUB_CACHE"):
-        return Path(cache).expanduser()
-    home = environment.get("HF_HOME")
-    cache_home = environment.get("XDG_CACHE_HOME") or "~/.cache"
-    root = Path(home) if home else Path(cache_home) / "huggingface"
-    return root.expanduser() / "hub"
+def default_root() -> Path:
+    """Where the hub's tools keep their cache, by their variables of the environment."""
+    from huggingface_hub.constants import HF_HUB_CACHE  # noqa: PLC0415 - reads them at its import
+
+    return Path(HF_HUB_CACHE)
 
 
 def _repositories(root: Path) -> list["CachedRepoInfo"]:
@@ -76,9 +72,9 @@ class CachedModels:
         self._root = root.expanduser().resolve()
         self._seen: dict[Path, tuple[SnapshotState, Mapping[Names, Scanned]]] = {}
 
-    def models(self) -> Mapping[Names, ModelFiles]:
-        """Those that can be used, by their names. Only snapshots in which something changed are
-        read again; unchanged models are the same objects. Blocks.
+    def scanned(self) -> Mapping[Names, Scanned]:
+        """What is there now, by its names. Only snapshots in which something changed are read
+        again; unchanged models are the same objects. Blocks.
         """
         found = {}
         for repository in _repositories(self._root):
@@ -90,14 +86,7 @@ class CachedModels:
                     known = state, self._scan(repository.repo_id, path)
                 found[path] = known
         self._seen = found
-        return {names: one for names, one in self._all() if isinstance(one, ModelFiles)}
-
-    def unusable(self) -> Iterator[Unusable]:
-        """What the last scan found that is a model, but can't be used."""
-        return (one for _, one in self._all() if isinstance(one, Unusable))
-
-    def _all(self) -> Iterator[tuple[Names, Scanned]]:
-        return (item for _, found in self._seen.values() for item in found.items())
+        return {names: one for _, there in found.values() for names, one in there.items()}
 
     def _scan(self, repository: str, snapshot: Path) -> Mapping[Names, Scanned]:
         """The snapshot as one model, or else the models that are files in it."""

@@ -19,7 +19,7 @@ from backends.contract.protocol import MemoryNeed
 from config.settings import Config
 from config.values import HUB, hub_id
 from gateway.hub.cache import quantizations
-from gateway.registry.memory import shares
+from gateway.registry.memory import covered, shares
 from gateway.terms.errors import Forbidden, InvalidRequest, ModelUnavailable, NotFound
 
 MOST_NAMED = 40  # files or quantizations in an error
@@ -352,14 +352,9 @@ def best(offered: Sequence[OfferedModel], fits: Fits) -> OfferedModel:
 def fits_in(budgets: Mapping[str, int], config: Config, catalog: Catalog) -> Fits:
     """Whether a model would have room where that many bytes are for all of them."""
     cards = {device: size for device, size in budgets.items() if device != CPU}
-
-    def fits(choice: OfferedModel) -> bool:
-        ways = needed(choice, config, catalog, cards)
-        return any(
-            all(size <= budgets.get(device, 0) for device, size in way.items()) for way in ways
-        )
-
-    return fits
+    return lambda choice: any(
+        covered(way, budgets) for way in needed(choice, config, catalog, cards)
+    )
 
 
 def needed(

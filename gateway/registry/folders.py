@@ -61,8 +61,8 @@ class ModelFolder:
         self._catalog = catalog
         self._scans: dict[Path, FolderScan] = {}
 
-    def models(self) -> dict[str, ModelFiles]:
-        """Name to files. Only folders in which something changed are scanned again.
+    def scanned(self) -> Mapping[str, Scanned]:
+        """Name to what is there now. Only folders in which something changed are scanned again.
 
         Reads headers, so it may take a moment after a change. Unchanged models are the same
         objects.
@@ -71,14 +71,10 @@ class ModelFolder:
         for folder, state in self._walk(self._root):
             scan = self._scans.get(folder)
             if scan is None or scan.state != state:
-                scan = FolderScan(state, self._scan(folder), origin_of(folder))
+                scan = FolderScan(state, self._scan(folder, state), origin_of(folder))
             scans[folder] = scan
         self._scans = scans
-        return {name: model for name, model in self._all() if isinstance(model, ModelFiles)}
-
-    def unusable(self) -> Iterator[Unusable]:
-        """What the last scan found that is a model, but can't be used."""
-        return (model for _, model in self._all() if isinstance(model, Unusable))
+        return {name: model for scan in scans.values() for name, model in scan.models.items()}
 
     def origins(self) -> Mapping[str, HubOrigin]:
         """By name, the models that are alone in what was downloaded from a hub, as the last scan
@@ -97,9 +93,6 @@ class ModelFolder:
             if path.is_relative_to(folder):
                 yield from scan.models.items()
 
-    def _all(self) -> Iterator[tuple[str, Scanned]]:
-        return (item for scan in self._scans.values() for item in scan.models.items())
-
     def _walk(self, folder: Path) -> Iterator[tuple[Path, FolderState]]:
         """Every folder below, without following links, in the order of names."""
         try:
@@ -113,16 +106,12 @@ class ModelFolder:
             if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
                 yield from self._walk(folder / entry.name)
 
-    def _scan(self, folder: Path) -> dict[str, Scanned]:
+    def _scan(self, folder: Path, state: FolderState) -> dict[str, Scanned]:
         """The folder as one model, or else the models that are files in it."""
         whole = self._recognised(folder)
         if isinstance(whole, ModelFiles) and whole.path == folder:
             return {self._name(folder): whole}
-        try:
-            paths = sorted(folder.iterdir())
-        except OSError:  # gone meanwhile
-            return {}
-        paths = [path for path in paths if _is_text(path.name)]
+        paths = [folder / name for name, _, _ in sorted(state)]
         files = [path for path in paths if path.is_file() or self._leads_out(path)]
         scanned = {self._name(path): self._recognised(path) for path in files}
         models = {name: model for name, model in scanned.items() if model is not None}

@@ -32,7 +32,7 @@ from config.upstreams import UpstreamConfig
 from config.values import alike, hub_id
 from gateway.keys.access import ADMIN, Access
 from gateway.registry.entry import Known, ModelEntry
-from gateway.registry.folders import ModelFolder, Recognise, Unusable
+from gateway.registry.folders import ModelFolder, Recognise, Scanned, Unusable
 from gateway.registry.origins import Names, hub_names
 from gateway.terms.errors import ModelNotFound, ModelUnavailable
 from gateway.terms.request import RequestedSampling
@@ -40,7 +40,8 @@ from gateway.terms.request import RequestedSampling
 log = structlog.get_logger(__name__)
 
 
-Discovered: TypeAlias = tuple[str, ModelFiles, Names]  # its name, and what else it is called
+Offered: TypeAlias = tuple[str, ModelFiles, Names]  # its name, and what else it is called
+Discovered: TypeAlias = tuple[str, Scanned, Names]
 
 
 def _options_with_names(config: Config) -> Iterator[tuple[str, str]]:
@@ -99,12 +100,8 @@ class LibraryScan(msgspec.Struct, frozen=True):
 class CacheOfModels(Protocol):
     """A hub's cache on this machine (`gateway/hub/cache.py`)."""
 
-    def models(self) -> Mapping[tuple[str, ...], ModelFiles]:
-        """What can be used, by its names, the id first. Blocks."""
-        ...
-
-    def unusable(self) -> Iterable[Unusable]:
-        """What that scan found and can't be used."""
+    def scanned(self) -> Mapping[tuple[str, ...], Scanned]:
+        """What is there, by its names, the id first. Blocks."""
         ...
 
 
@@ -238,10 +235,11 @@ class ModelLibrary:
             named, listed = self._offered()
             models |= {name: self._remote(name, files) for name, files, _ in named}
             taken = {name: place for place, name in written_names(self._config)}
-            for source in ([*self._scanned()], listed):
+            here, cache = [*self._in_folders()], [*self._in_cache()]
+            for source in (here, listed):
                 models |= self._discovered(source, taken, _places(models))
-            models |= (cached := self._discovered([*self._cached()], taken, _places(models)))
-            models |= self._unusable_files(taken)
+            models |= (cached := self._discovered(cache, taken, _places(models)))
+            models |= self._unusable_files([*here, *cache], taken)
             by_alias = _aliases(models)
             models |= {
                 model.name: self._preset(model, models.get(by_alias.get(name, name)), name)
@@ -266,9 +264,9 @@ class ModelLibrary:
         which it adds, has for each name where that comes from. The configuration's come first.
         """
         models: dict[str, Known] = {}
-        ids = {name for name, _, _ in found}
+        ids = {name for name, files, _ in found if isinstance(files, ModelFiles)}
         for name, files, others in found:
-            if files.path in places:
+            if isinstance(files, Unusable) or files.path in places:
                 continue
             remote = files.remote
             place = str(files.path) if remote is None else f"upstream {remote.upstream!r}"
@@ -289,19 +287,19 @@ class ModelLibrary:
             self.told.add((name, place, by))
             log.info("a model is passed over: its name is taken", model=name, at=place, by=by)
 
-    def _scanned(self) -> Iterator[Discovered]:
+    def _in_folders(self) -> Iterator[Discovered]:
         """Of each model in the folders its name, its files and its names of the hub."""
-        scanned = [folder.models() for folder in self.folders.values()]
+        scanned = [folder.scanned() for folder in self.folders.values()]
         origins = [folder.origins() for folder in self.folders.values()]
         others = hub_names({name: origin for each in origins for name, origin in each.items()})
         for models in scanned:
             for name, files in models.items():
                 yield name, files, others.get(name, ())
 
-    def _offered(self) -> tuple[Sequence[Discovered], Sequence[Discovered]]:
+    def _offered(self) -> tuple[Sequence[Offered], Sequence[Offered]]:
         """What upstreams have: what the configuration names, and what is in their lists alone."""
-        named: list[Discovered] = []
-        listed: list[Discovered] = []
+        named: list[Offered] = []
+        listed: list[Offered] = []
         for name, files in self.roster.offers():
             (listed if self._upstream(files).models == "all" else named).append((name, files, ()))
         return named, listed
@@ -311,12 +309,14 @@ class ModelLibrary:
         assert files.remote is not None, "it is another server's"
         return self._upstreams[files.remote.upstream]
 
-    def _cached(self) -> Iterator[Discovered]:
+    def _in_cache(self) -> Iterator[Discovered]:
         """What the hub's cache holds."""
-        cached = self._cache.models() if self._cache else {}
+        cached = self._cache.scanned() if self._cache else {}
         return ((name, files, tuple(others)) for (name, *others), files in cached.items())
 
-    def _unusable_files(self, taken: Collection[str]) -> dict[str, Unusable]:
+    def _unusable_files(
+        self, found: Iterable[Discovered], taken: Collection[str]
+    ) -> dict[str, Unusable]:
         """By name, what lies in the folders or the cache and can't be used, and is neither called
         as another model nor the file of one that the config names.
         """
@@ -325,9 +325,9 @@ class ModelLibrary:
         }
         unusable = (
             model
-            for source in (*self.folders.values(), *([self._cache] if self._cache else ()))
-            for model in source.unusable()
-            if model.name not in taken and configured.isdisjoint((model.path, *model.path.parents))
+            for _, model, _ in found
+            if isinstance(model, Unusable) and model.name not in taken
+            if configured.isdisjoint((model.path, *model.path.parents))
         )
         return {model.name: model for model in itertools.islice(unusable, MAX_UNUSABLE)}
 

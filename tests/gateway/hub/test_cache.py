@@ -8,6 +8,7 @@ import pytest
 import bundled
 from backends.contract.catalog import ModelFiles
 from gateway.hub.cache import CachedFiles, CachedModels, cached
+from gateway.registry.folders import Unusable
 from tests.gateway.hub.standin import COMMIT, into_cache, standin
 
 pytestmark = pytest.mark.anyio
@@ -21,18 +22,26 @@ async def downloaded(cache: Path, files: dict[str, bytes]) -> Path:
         return await into_cache(hub, cache)
 
 
+def usable(models: CachedModels) -> dict[tuple[str, ...], ModelFiles]:
+    return {names: one for names, one in models.scanned().items() if isinstance(one, ModelFiles)}
+
+
+def unusable(models: CachedModels) -> list[Unusable]:
+    return [one for one in models.scanned().values() if isinstance(one, Unusable)]
+
+
 def named(models: CachedModels) -> set[tuple[str, ...]]:
-    return set(models.models())
+    return set(usable(models))
 
 
 async def test_a_folder_is_one_model_and_is_read_once(tmp_path: Path) -> None:
     snapshot = await downloaded(tmp_path, FOLDER)
     models = CachedModels(tmp_path)
-    [(names, files)] = models.models().items()
+    [(names, files)] = usable(models).items()
     assert names == ("org/small",)
     assert (files.path, files.format) == (snapshot, "safetensors")
-    assert models.models()[names] is files
-    assert list(models.unusable()) == []
+    assert usable(models)[names] is files
+    assert unusable(models) == []
     size = sum(map(len, FOLDER.values()))
     assert cached(tmp_path) == (CachedFiles("org/small", "model", size),)
 
@@ -67,12 +76,12 @@ async def test_what_is_broken_is_reported_and_may_become_whole(tmp_path: Path) -
     assert named(models) == set()  # there is no cache yet
     snapshot = await downloaded(tmp_path, {"small.gguf": GGUF[:-1000]})
     assert named(models) == set()
-    [broken] = models.unusable()
+    [broken] = unusable(models)
     assert broken.name == "org/small:small"
     assert "cut off" in broken.reason
     (snapshot / "small.gguf").resolve().write_bytes(GGUF)
     assert named(models) == {("org/small", "org/small:small")}
-    assert list(models.unusable()) == []
+    assert unusable(models) == []
 
 
 async def test_links_may_lead_into_the_cache_alone(tmp_path: Path) -> None:
@@ -87,7 +96,7 @@ async def test_links_may_lead_into_the_cache_alone(tmp_path: Path) -> None:
     (snapshot / "more.safetensors").symlink_to(outside)
     models = CachedModels(folder)
     assert named(models) == set()
-    [refused] = models.unusable()
+    [refused] = unusable(models)
     assert (refused.name, refused.path) == ("org/small", snapshot)
     assert "leads out of the hub's cache" in refused.reason
 
@@ -104,4 +113,4 @@ async def test_the_main_branch_counts_else_the_newest_commit(tmp_path: Path) -> 
 
 
 def _files(cache: Path) -> list[ModelFiles]:
-    return list(CachedModels(cache).models().values())
+    return list(usable(CachedModels(cache)).values())
