@@ -112,6 +112,7 @@ class Cluster:
         self._now = 0.0
         self._wakes: float | None = None
         self._arrivals: dict[int, float] = {}
+        self._asked: dict[int, str] = {}  # the model, of those who were not answered yet
         self._held: dict[str, Bytes] = {}  # our own books
         self._taken = dict.fromkeys(self.budgets, 0)
         self.waits: list[float] = []
@@ -177,7 +178,7 @@ class Cluster:
         (place,) = self._chance.choices(range(len(self._models)), cum_weights=self._popularity)
         model = self._models[place] = self._planned(self._models[place])
         ticket = Ticket(number=number, arrived=now)
-        self._arrivals[number] = now
+        self._arrivals[number], self._asked[number] = now, model.name
         return self._timed(lambda: self._scheduler.requested(now, ticket, model))
 
     def _timed(self, decide: Callable[[], list[Order]]) -> list[Order]:
@@ -243,7 +244,8 @@ class Cluster:
         return self._timed(lambda: self._scheduler.loaded(now, name, need, seconds))
 
     def _released(self, number: int, now: float) -> list[Order]:
-        return self._timed(lambda: self._scheduler.released(now, number))
+        name = self._asked.pop(number)
+        return self._timed(lambda: self._scheduler.released(now, name, number))
 
     def _unloaded(self, name: str, now: float) -> list[Order]:
         for device, size in self._held.pop(name).items():

@@ -139,7 +139,8 @@ class Machine:
     def _end(self, number: int) -> list[Order]:
         del self._rest[number]
         self._ended[number] = self._now
-        return self._scheduler.released(self._now, number)
+        name = self._case.requests[number].model
+        return self._scheduler.released(self._now, name, number)
 
     def _loaded(self, name: str, held: Bytes) -> list[Order]:
         self._speeds[name] = next(way.speed for way in self._ways if way.need == held)

@@ -125,7 +125,8 @@ class Simulation:
                 request = self._case.requests[number]
                 self._waits[number] = now - request.arrives
                 self._ended = max(self._ended, now + request.answer)
-                self._at(now + request.answer, lambda then: scheduler.released(then, number))
+                name, ends = request.model, now + request.answer
+                self._at(ends, lambda then: scheduler.released(then, name, number))
             case _:
                 raise AssertionError(f"nobody leaves and nothing fails here: {order}")
 

@@ -23,6 +23,7 @@ from config.settings import JoinConfig
 from config.upstreams import UpstreamConfig, completed
 from gateway.reconfiguring.reloading import Reloader
 from gateway.terms.errors import InvalidRequest, QueueFull
+from gateway.terms.tasks import Signal
 
 SHORTEST_LEASE, LONGEST_LEASE = 1.0, 3600.0  # seconds
 MOST_BOXES = 256
@@ -108,7 +109,7 @@ class Announcements:
     def __init__(self, reloader: Reloader) -> None:
         self._reloader = reloader
         self._boxes = Boxes()
-        self._changed = anyio.Event()
+        self._changed = Signal()
 
     async def announce(self, box: Announcement) -> Announcement:
         """The box is asked from now on, or longer; as it is known: with its whole base URL. Raises
@@ -122,7 +123,7 @@ class Announcements:
             except InvalidRequest:
                 self._boxes.withdraw(box.name, box.url)
                 raise
-        self._changed.set()
+        self._changed.give()
         return box
 
     async def withdraw(self, name: str, url: str) -> bool:
@@ -140,7 +141,6 @@ class Announcements:
     async def run(self) -> None:
         """For ever: let leases end."""
         while True:
-            self._changed = anyio.Event()
             end = self._boxes.next_end()
             with anyio.move_on_after(None if end is None else max(0.0, end - time.monotonic())):
                 await self._changed.wait()

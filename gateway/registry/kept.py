@@ -6,23 +6,18 @@ gives each model's engine its view of it. The store itself is `backends.places.k
 
 from pathlib import Path
 
-import anyio
-import msgspec
 import structlog
 from anyio import to_thread
 
 from backends.contract.catalog import CPU, ModelFiles, command
 from backends.contract.identity import identity_if_there
-from backends.contract.protocol import Report
 from backends.places.kept.files import Folder, Seal, salt_in
 from backends.places.kept.store import KeptStore
-from backends.places.upstream.fleet import Fleet
 from backends.places.upstream.upstream import Container
 from config.engines import EngineOptions
 from config.errors import ConfigError
 from config.settings import KeptConfig
 from gateway.registry.ledger import MemoryLedger
-from gateway.registry.loaders import Loader
 
 log = structlog.get_logger(__name__)
 
@@ -69,30 +64,6 @@ class Conversations:
         if not own:
             return
         container.keep_in(self.store.beginnings(own, str(files.path)))
-
-
-class ContainerLoader(msgspec.Struct, frozen=True):
-    """Brings containers, and gives what came its conversations back. Another server's model comes
-    by `fleet`, which checks that a replica is up, and has a Roundhouse load it there.
-    """
-
-    loader: Loader
-    fleet: Fleet
-    kept: Conversations
-
-    async def load(self, files: ModelFiles, options: EngineOptions, report: Report) -> Container:
-        """See `Loader.load`. Its memory is promised already: what is kept makes room."""
-        self.kept.settle()
-        if files.elsewhere is not None:
-            return await self.fleet.load(files.elsewhere, report)
-        container = await self.loader.load(files, options, report)
-        try:
-            await self.kept.adopt(files, options, container)
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await container.aclose()
-            raise
-        return container
 
 
 def _seal(config: KeptConfig, folder: Path) -> Seal:

@@ -19,6 +19,7 @@ from gateway.terms.errors import (
     QueueFull,
     ShuttingDown,
 )
+from gateway.terms.tasks import Signal
 
 # The registry's time: seconds that never go back, and waiting for a moment or an event.
 
@@ -90,24 +91,24 @@ class Place:
         self._error: GatewayError | None = None
         self._news: Waiting | None = None
         self._last: Waiting | None = None
-        self._changed = anyio.Event()
+        self._changed = Signal()
 
     def report(self, waiting: Waiting) -> None:
         """Report a change of the place."""
         if waiting != self._last:
             self._news = self._last = waiting
-            self._changed.set()
+            self._changed.give()
 
     def nudge(self) -> None:
         """Report again where it stands: something else has changed that its owner looks at."""
         self._news = self._last
-        self._changed.set()
+        self._changed.give()
 
     def answer(self, error: GatewayError | None = None) -> None:
         """Granted, or refused with `error`. Exactly once."""
         assert not self.answered, f"ticket {self.ticket.number} was answered twice"
         self.answered, self._error = True, error
-        self._changed.set()
+        self._changed.give()
 
     def raise_refusal(self) -> None:
         """Raises the error it was refused with, if it was."""
@@ -129,7 +130,6 @@ class Place:
             if self.answered:
                 raise StopAsyncIteration
             await self._changed.wait()
-            self._changed = anyio.Event()
         news, self._news = self._news, None
         return news
 

@@ -1,12 +1,12 @@
 """Carries out loads and unloads, and holds what is in memory or on its way. It decides nothing.
 
-Each move runs in its own task of the registry's group and ends in exactly one `Outcome`.
+Each move runs in its own task of the registry's group and ends in exactly one `ModelEvent`.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import anyio
 import msgspec
@@ -21,6 +21,7 @@ from backends.contract.protocol import ModelInfo, Parkable, Progress, Report
 from backends.machine.process_settings import trim_heap
 from backends.machine.supervision import Supervisor
 from backends.places.cluster.nodes import ClusterNodes, NodeLost
+from backends.places.upstream.fleet import Fleet
 from backends.places.upstream.upstream import Container
 from backends.places.warm import WarmFiles
 from config.engines import EngineOptions
@@ -28,8 +29,9 @@ from config.values import alike
 from gateway.registry.entry import FileIdentity, ModelEntry, identity
 from gateway.registry.gauges import Gauge
 from gateway.registry.history import History, Measurement
-from gateway.registry.kept import ContainerLoader
+from gateway.registry.kept import Conversations
 from gateway.registry.line import Clock, Place
+from gateway.registry.loaders import Loader
 from gateway.registry.memory import placed, shares
 from gateway.registry.nodes import HERE as THIS_MACHINE
 from gateway.registry.nodes import bare, named, node_of, without_turns
@@ -37,6 +39,7 @@ from gateway.registry.planning import LoadPlan
 from gateway.registry.protocol import Bytes, Load, Unload
 from gateway.registry.status import (
     Lease,
+    ModelEvent,
     ModelLoaded,
     ModelLoadFailed,
     ModelProgressed,
@@ -53,13 +56,6 @@ T = TypeVar("T")
 RUNNING, STARTING = 1.0, 10.0
 
 
-class Arrived(msgspec.Struct, frozen=True):
-    """The model is in memory. `measured`: what that took."""
-
-    event: ModelLoaded
-    measured: Measurement
-
-
 class Broken(msgspec.Struct, frozen=True, kw_only=True):
     """A model in memory can't be used any more. Without `rest`: since its node is gone."""
 
@@ -68,34 +64,12 @@ class Broken(msgspec.Struct, frozen=True, kw_only=True):
     rest: bool = True
 
 
-class LoadFailure(msgspec.Struct, frozen=True):
-    """The load failed; `free`: of each device, where memory ran out; `moved`: the node that it was
-    to lie on is gone.
-    """
-
-    event: ModelLoadFailed
-    free: Bytes | None = None
-    moved: bool = False
-
-
-class Gone(msgspec.Struct, frozen=True):
-    """Its memory is free: it was unloaded, or its load was cancelled. `parked`: what it holds all
-    the same, since its process is there.
-    """
-
-    event: ModelUnloaded | ModelLoadFailed
-    parked: Bytes | None = None
-
-
-Outcome: TypeAlias = Arrived | Broken | LoadFailure | Gone
-
-
 class Loading(msgspec.Struct, kw_only=True):
-    """A load in progress. Its scope is shielded: only `Moves.cancel` stops it."""
+    """A load in progress. Only `Moves.cancel` stops it."""
 
     plan: LoadPlan
     started: float
-    scope: anyio.CancelScope
+    scope: anyio.CancelScope = msgspec.field(default_factory=lambda: anyio.CancelScope(shield=True))
     identity: FileIdentity = {}  # of the files that are read
     progress: Progress | None = None
 
@@ -117,17 +91,19 @@ class Resident(msgspec.Struct, kw_only=True, eq=False):
 
 
 class Moves(msgspec.Struct, kw_only=True):
-    """The moves of one registry. `notify` is called on the event loop, with each `Outcome` and as a
-    load gets further.
+    """The moves of one registry. `notify` is called on the event loop, as each ends, as a load gets
+    further and where a model breaks.
     """
 
     tasks: TaskGroup
     supervisor: Supervisor
-    loader: ContainerLoader
+    loader: Loader
+    fleet: Fleet
+    kept: Conversations
     gauge: Gauge
     history: History
     clock: Clock
-    notify: Callable[[Outcome | ModelProgressed], None] = lambda _: None  # set by `Orders`
+    notify: Callable[[ModelEvent | Broken], None] = lambda _: None  # set by `Orders`
     cluster: ClusterNodes | None = None
     loading: dict[str, Loading] = msgspec.field(default_factory=dict)
     residents: dict[str, Resident] = msgspec.field(default_factory=dict)
@@ -135,7 +111,6 @@ class Moves(msgspec.Struct, kw_only=True):
     _disk: FileSystems = msgspec.field(default_factory=FileSystems)
     # Of parked models that have no process.
     _warm: dict[str, WarmFiles] = msgspec.field(default_factory=dict)
-    _closing: set[str] = msgspec.field(default_factory=set)
     _running: int = 0
     _begun: int = 0
 
@@ -155,12 +130,7 @@ class Moves(msgspec.Struct, kw_only=True):
         """Begin a load. `options`: the plan's, with where the model is to lie."""
         assert order.model not in self.loading, f"{order.model} is loading already"
         assert order.model not in self.residents, f"{order.model} is in memory already"
-        loading = Loading(
-            plan=plan,
-            started=self.clock.now(),
-            scope=anyio.CancelScope(shield=True),
-        )
-        self.loading[order.model] = loading
+        loading = self.loading[order.model] = Loading(plan=plan, started=self.clock.now())
         self.tasks.start_soon(self._load, order, loading, options, name=f"load {order.model}")
 
     def describe(self, entry: ModelEntry) -> None:
@@ -172,14 +142,13 @@ class Moves(msgspec.Struct, kw_only=True):
                 move.plan = replace(move.plan, entry=entry)
 
     def cancel(self, name: str) -> None:
-        """Stop a load. It ends in Gone."""
+        """Stop a load. It ends in ModelLoadFailed without a reason."""
         self.loading[name].scope.cancel()
 
     def unload(self, order: Unload) -> None:
         """Begin to close a container that is not in use."""
         parked = self._parked.pop(order.model, None)
         resident = parked or self.residents.pop(order.model)
-        self._closing.add(order.model)
         self.tasks.start_soon(self._unload, order, resident, name=f"unload {order.model}")
 
     async def are_files_changed(self, name: str) -> bool:
@@ -202,13 +171,8 @@ class Moves(msgspec.Struct, kw_only=True):
         except TimeoutError:
             raise LoadFailed(f"its files don't answer for {STARTING:.0f} s") from None
 
-    @property
-    def busy(self) -> bool:
-        """Something is in memory, or on its way in or out."""
-        return bool(self.residents or self._parked or self.loading or self._closing)
-
     async def _load(self, order: Load, loading: Loading, options: EngineOptions) -> None:
-        outcome: Outcome = Gone(ModelLoadFailed(order.model, 0.0, None))
+        outcome: ModelEvent = ModelLoadFailed(order.model, 0.0, None)
         try:
             with loading.scope, self._alone() as is_alone:
                 outcome = await self._bring(order, loading, options, is_alone)
@@ -225,7 +189,7 @@ class Moves(msgspec.Struct, kw_only=True):
             self.notify(outcome)
         if self._warm:
             self._warm_up_soon()
-        if isinstance(outcome, Arrived):
+        if isinstance(outcome, ModelLoaded):
             self._watch(order.model)
             await self.supervisor.attempt("history", to_thread.run_sync, self.history.save)
 
@@ -253,7 +217,7 @@ class Moves(msgspec.Struct, kw_only=True):
         loading: Loading,
         options: EngineOptions,
         is_alone: Callable[[], bool],
-    ) -> Outcome:
+    ) -> ModelEvent:
         """Run the loader and measure it."""
         plan, name = loading.plan, order.model
         if plan.fitted is not None:
@@ -290,13 +254,21 @@ class Moves(msgspec.Struct, kw_only=True):
     async def _brought(
         self, at: str, plan: LoadPlan, options: EngineOptions, report: Report
     ) -> Container:
-        """Loaded on a node, or here."""
+        """Loaded on a node, by another server, or here, where its conversations go on."""
         files = plan.entry.files
-        if at == THIS_MACHINE:
-            return await self.loader.load(files, options, report)
-        if self.cluster is None:
-            raise NodeLost(f"node {at} is gone")
-        return await self.cluster.load(at, BACKENDS[files.backend], files, options, report)
+        if at != THIS_MACHINE:
+            assert self.cluster is not None, "else no model is planned for a node"
+            return await self.cluster.load(at, BACKENDS[files.backend], files, options, report)
+        self.kept.settle()  # its memory is promised already: what is kept makes room
+        if files.elsewhere is not None:
+            return await self.fleet.load(files.elsewhere, report)
+        container = await self.loader.load(files, options, report)
+        try:
+            await self.kept.adopt(files, options, container)
+        except BaseException:
+            await self._close(plan.entry.name, container)
+            raise
+        return container
 
     async def _woken(self, name: str) -> Container | None:
         """The container of a parked model; None where there is none, or it can't be woken, or its
@@ -325,7 +297,7 @@ class Moves(msgspec.Struct, kw_only=True):
         plan: LoadPlan,
         measurement: Measurement,
         info: ModelInfo,
-    ) -> Arrived:
+    ) -> ModelLoaded:
         seconds, held = measurement.load_seconds, measurement.devices
         self.history.put(plan.entry.files, plan.loads, measurement)
         log.info(
@@ -337,19 +309,19 @@ class Moves(msgspec.Struct, kw_only=True):
         )
         if plan.fitted is not None and info.buffers:
             log.info("model lies", model=order.model, buffers=placed(info.buffers, {}))
-        return Arrived(ModelLoaded(order.model, seconds), measurement)
+        return ModelLoaded(order.model, seconds)
 
-    def _failed(self, loading: Loading, name: str, reason: str) -> LoadFailure:
+    def _failed(self, loading: Loading, name: str, reason: str) -> ModelLoadFailed:
         seconds = self.clock.now() - loading.started
         log.warning("load failed", model=name, seconds=round(seconds, 3), reason=reason)
-        return LoadFailure(ModelLoadFailed(name, seconds, reason))
+        return ModelLoadFailed(name, seconds, reason)
 
-    async def _turned_back(self, name: str, loading: Loading) -> Gone:
+    async def _turned_back(self, name: str, loading: Loading) -> ModelLoadFailed:
         """The load was cancelled; it may have ended well, or failed, all the same."""
         await self._discard(name)
         log.info("load cancelled", model=name)
         seconds = self.clock.now() - loading.started
-        return Gone(ModelLoadFailed(name, seconds, None))
+        return ModelLoadFailed(name, seconds, None)
 
     async def _discard(self, name: str) -> None:
         """What a load has brought, whose end is another."""
@@ -357,23 +329,22 @@ class Moves(msgspec.Struct, kw_only=True):
             await self._close(name, resident.container)
 
     async def _unload(self, order: Unload, resident: Resident) -> None:
-        started = self.clock.now()
-        if order.parks and (held := await self._put_aside(order.model, resident)) is not None:
-            self._parked[order.model] = resident
-            self._closing.discard(order.model)
-            seconds = self.clock.now() - started
-            log.info("model parked", model=order.model, seconds=round(seconds, 3), held=held)
-            self.notify(Gone(ModelUnloaded(order.model, seconds, order.why), parked=held))
-            return
-        self._cool(order.model)
-        with self._alone():
-            await self._close(order.model, resident.container)
-        with anyio.CancelScope(shield=True):  # who is cancelled waits for the end of this
-            await self.supervisor.attempt("history", self._remember, resident)
-        self._closing.discard(order.model)
+        started, name = self.clock.now(), order.model
+        held = await self._put_aside(name, resident) if order.parks else None
+        if held is not None:
+            self._parked[name] = resident
+        else:
+            self._cool(name)
+            with self._alone():
+                await self._close(name, resident.container)
+            with anyio.CancelScope(shield=True):  # who is cancelled waits for the end of this
+                await self.supervisor.attempt("history", self._remember, resident)
         seconds = self.clock.now() - started
-        log.info("model unloaded", model=order.model, seconds=round(seconds, 3), why=order.why)
-        self.notify(Gone(ModelUnloaded(order.model, seconds, order.why)))
+        if held is None:
+            log.info("model unloaded", model=name, seconds=round(seconds, 3), why=order.why)
+        else:
+            log.info("model parked", model=name, seconds=round(seconds, 3), held=held)
+        self.notify(ModelUnloaded(name, seconds, order.why, held))
 
     async def _put_aside(self, name: str, resident: Resident) -> Bytes | None:
         """What a model holds that is parked now; None where it couldn't be."""

@@ -1,6 +1,6 @@
 """Carries out what the scheduler decides, and reports the outcomes to it."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import anyio
 import msgspec
@@ -9,12 +9,19 @@ from anyio.abc import TaskGroup
 
 from gateway.registry.entry import ModelEntry
 from gateway.registry.line import Alarm, Clock, Places, refusal
-from gateway.registry.moves import Arrived, Broken, Gone, LoadFailure, Moves, Outcome
+from gateway.registry.moves import Broken, Moves
 from gateway.registry.names import ModelNames
 from gateway.registry.planning import LoadPlanner
-from gateway.registry.protocol import CancelLoad, Grant, Load, Order, Refuse, Unload
+from gateway.registry.protocol import Bytes, CancelLoad, Grant, Load, Order, Refuse, Unload
 from gateway.registry.scheduler import Scheduler
-from gateway.registry.status import ModelEvent, ModelLoadFailed, ModelProgressed
+from gateway.registry.status import (
+    ModelEvent,
+    ModelLoaded,
+    ModelLoadFailed,
+    ModelProgressed,
+    ModelUnloaded,
+)
+from gateway.terms.tasks import Signal
 
 log = structlog.get_logger(__name__)
 
@@ -42,26 +49,17 @@ class Orders(RegistryParts, kw_only=True):
     obstacles: dict[str, str] = {}
     alarm: Alarm
     _departures: dict[str, anyio.Event] = {}
-    _moved: anyio.Event = msgspec.field(default_factory=anyio.Event)
+    ended: Signal = msgspec.field(default_factory=Signal)  # given as a place or a move ends
 
     def begin(self, tasks: TaskGroup) -> None:
         """From now on it is told of moves, and time passes."""
-        self.moves.notify = self.note_outcome
+        self.moves.notify = self.note
         tasks.start_soon(self.alarm.run, self._tick, name="registry alarm")
 
     async def departed(self, name: str) -> None:
         """Wait until the memory of a model that is to go is free."""
         if self.scheduler.phase(name) != "absent":
             await self._departures.setdefault(name, anyio.Event()).wait()
-
-    def note_change(self) -> None:
-        """A place was given up, or a move has ended."""
-        self._moved.set()
-
-    async def next_change(self) -> None:
-        """Wait for one."""
-        self._moved = anyio.Event()
-        await self._moved.wait()
 
     def carry_out(self, orders: Iterable[Order], *models: str) -> None:
         """Carry orders out; `models`: whose lines may have moved besides."""
@@ -106,42 +104,39 @@ class Orders(RegistryParts, kw_only=True):
         place.answer(refusal(place.model, refused) if refused else None)
         return place.model
 
-    def note_outcome(self, outcome: Outcome | ModelProgressed) -> None:
+    def note(self, event: ModelEvent | Broken) -> None:
         """A move reported how it goes, or how it ended."""
-        if isinstance(outcome, ModelProgressed):
-            self._report_places(outcome.model)
-            self.watch(outcome)
+        if isinstance(event, Broken):
+            self._broke(event)
             return
-        if isinstance(outcome, Broken):
-            self._broke(outcome)
-            return
-        now, name, scheduler = self.clock.now(), outcome.event.model, self.scheduler
-        match outcome:
-            case Arrived(measured=measured):
+        now, name, scheduler = self.clock.now(), event.model, self.scheduler
+        match event:
+            case ModelProgressed():
+                self._report_places(name)
+            case ModelLoaded(seconds=seconds):
                 plan = self.moves.residents[name].plan
                 if plan.entry.files.elsewhere is None:  # an upstream's model takes no memory here
                     self.names.present[name] = plan.entry
-                held, seconds = self.planner.arrived(plan, measured), measured.load_seconds
+                held = self.planner.arrived(plan)
                 self.carry_out(scheduler.loaded(now, name, held, seconds), name)
                 self.describe([plan.entry])  # as it lies, and in no other way
-            case LoadFailure(ModelLoadFailed(reason=str(reason)), free=free, moved=moved):
+            case ModelLoadFailed(reason=str(reason), free=free, moved=moved):
                 self.planner.forget_options(name)  # perhaps the cause: the next load has its own
-                orders = scheduler.load_failed(
-                    now, name, reason, memory=free is not None, free=free, moved=moved
-                )
+                orders = scheduler.load_failed(now, name, reason, free=free, moved=moved)
                 self.carry_out(orders, name)
-            case Gone(parked=Mapping() as held):
-                self.names.present.pop(name, None)
-                self.planner.was_parked(name, held)
-                self.carry_out(scheduler.parked(now, name, held), name)
-            case Gone():
-                self.names.present.pop(name, None)
-                self.planner.left(name)
-                self.carry_out(scheduler.unloaded(now, name), name)
-                if (departure := self._departures.pop(name, None)) is not None:
-                    departure.set()
-        self.watch(outcome.event)
-        self.note_change()
+            case ModelLoadFailed():
+                self._left(name, None)
+            case ModelUnloaded(parked=parked):
+                self._left(name, parked)
+        self.watch(event)
+        self.ended.give()
+
+    def _left(self, name: str, parked: Bytes | None) -> None:
+        self.names.present.pop(name, None)
+        self.planner.left(name, parked)
+        self.carry_out(self.scheduler.unloaded(self.clock.now(), name, parked), name)
+        if parked is None and (departure := self._departures.pop(name, None)) is not None:
+            departure.set()
 
     def _broke(self, found: Broken) -> None:
         """A model in memory was noticed to be unusable, perhaps not for the first time."""

@@ -20,7 +20,7 @@ from config.settings import Parking
 from gateway.registry.entry import ModelEntry
 from gateway.registry.history import NOTICED, History, Measurement, paced
 from gateway.registry.ledger import MemoryLedger
-from gateway.registry.loaders import Loader
+from gateway.registry.loaders import NOTHING, Loader
 from gateway.registry.memory import arithmetic, covered, shares
 from gateway.registry.nodes import HERE as THIS_MACHINE
 from gateway.registry.nodes import bare, fewest, in_order, named, node_of
@@ -42,11 +42,11 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     entry: ModelEntry
     options: EngineOptions  # the entry's own, or what an administrator asked for
     estimate: MemoryNeed
-    need: MemoryNeed  # the estimate, or what an earlier load took
-    measured: bool
-    placements: tuple[Placement, ...]  # the ways in which it can lie, the best first
-    load_seconds: float  # of the last load, or a guess
     fitted: Fitted | None = None  # where something of it gave way
+    need: MemoryNeed = NOTHING  # the estimate, or what an earlier load took
+    measured: bool = False
+    placements: tuple[Placement, ...] = ()  # the ways in which it can lie, the best first
+    load_seconds: float = 0.0  # of the last load, or a guess
     pace: float | None = None  # steps a second that were measured as it lies
     smaller: tuple["LoadPlan", ...] = ()  # in which more of it gives way, the larger first
     room: Bytes = {}  # what it was fitted into
@@ -106,7 +106,7 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             for placement, need in zip(self.placements, self.needs, strict=True)
             if need.keys() == devices.keys()
         ]
-        return msgspec.structs.replace(self, placements=tuple(there[:1]) or self.placements[:1])
+        return replace(self, placements=tuple(there[:1]) or self.placements[:1])
 
 
 class LoadPlanner(msgspec.Struct):
@@ -152,22 +152,19 @@ class LoadPlanner(msgspec.Struct):
 
     def _is_refused_by_measurement(self, plan: LoadPlan) -> bool:
         """Whether only an earlier measurement keeps it from being loaded."""
+        name, estimated = plan.entry.name, replace(plan, need=plan.estimate)
         return (
             plan.measured
-            and self.room.obstacle(plan.entry.name, plan.needs) is not None
-            and self.room.obstacle(plan.entry.name, self._unmeasured(plan).needs) is None
+            and self.room.obstacle(name, plan.needs) is not None
+            and self.room.obstacle(name, estimated.needs) is None
         )
-
-    def _unmeasured(self, plan: LoadPlan) -> LoadPlan:
-        """By its estimate alone, so that its next load is measured again."""
-        return msgspec.structs.replace(plan, need=plan.estimate, measured=False)
 
     def forget_measurements(self, entries: Iterable[ModelEntry]) -> tuple[str, ...]:
         """Forget the measurements of `entries`; returns whose were known."""
         known = tuple(entry for entry in entries if self.history.forget_sizes(entry.files))
         for entry in known:
             if (plan := self._plan.get(entry.name)) is not None:
-                self._plan[entry.name] = self._unmeasured(plan)
+                self._plan[entry.name] = self._informed(plan)
         return tuple(entry.name for entry in known)
 
     def known(self, entry: ModelEntry) -> LoadPlan | None:
@@ -222,8 +219,7 @@ class LoadPlanner(msgspec.Struct):
         """Nodes came or went: models may lie elsewhere now."""
         for name, plan in self._plan.items():
             if _may_leave(plan.entry, plan.options):
-                places = self._placements(plan.entry, plan.options, plan.need)
-                self._plan[name] = replace(plan, placements=places)
+                self._plan[name] = self._informed(plan)
 
     def _parks(self, entry: ModelEntry, plan: LoadPlan) -> Bytes | None:
         """What it will hold while it is parked; as much as it does now, where nobody says."""
@@ -243,10 +239,6 @@ class LoadPlanner(msgspec.Struct):
         wanted = self.parking == "always" or (self.parking == "auto" and cards)
         here = all(node_of(way) == THIS_MACHINE for way in plan.placements)
         return {CPU: files.size_bytes} if wanted and here else None
-
-    def was_parked(self, name: str, held: Bytes) -> None:
-        """It will be planned with that the next time."""
-        self._parked[name] = held
 
     def pin(self, name: str, *, pinned: bool) -> None:
         """Whatever its entry says, from now on."""
@@ -272,7 +264,7 @@ class LoadPlanner(msgspec.Struct):
             name: over(getattr(entry.options, name), getattr(new, name), value)
             for name, value in changes.items()
         }
-        return self._estimated(entry, msgspec.structs.replace(entry.options, **values))
+        return self._estimated(entry, replace(entry.options, **values))
 
     def hint(self, name: str, plan: LoadPlan | None = None) -> str:
         """`; with context_length of 4096 it would fit`, of a model that has no room as it was told
@@ -309,20 +301,15 @@ class LoadPlanner(msgspec.Struct):
         """The options that have the model lie in the first of the plan's ways, in the process that
         is best there.
         """
-        files = plan.entry.files
-        if (node := node_of(plan.placements[0])) != THIS_MACHINE:
-            return self._ordered_at(node, plan)
-        options = replace(plan.loads, host=self._host(plan))
-        return self.loader.layout(files).placed(options, plan.placements[0], self.cards)
-
-    def _ordered_at(self, node: str, plan: LoadPlan) -> EngineOptions:
-        """As `ordered`, on another node: in a worker there."""
+        layout, place = self.loader.layout(plan.entry.files), plan.placements[0]
+        if (node := node_of(place)) == THIS_MACHINE:
+            options = replace(plan.loads, host=self._host(plan))
+            return layout.placed(options, place, self.cards)
         there = None if self.cluster is None else self.cluster.nodes.get(node)
         options = replace(plan.options, host="worker")
         if there is None:  # it has just left, as its load will say
             return options
-        placement = bare(plan.placements[0])
-        return self.loader.layout(plan.entry.files).placed(options, placement, there.cards)
+        return layout.placed(options, bare(place), there.cards)
 
     def _host(self, plan: LoadPlan) -> Host | None:
         """`auto`: a worker where models take turns on a card, whose memory an unload in the process
@@ -351,7 +338,7 @@ class LoadPlanner(msgspec.Struct):
         if plan.pace is not None and abs(pace / plan.pace - 1) < NOTICED:
             return
         known = self.history.note_pace(plan.entry.files, plan.loads, pace)
-        self._plan[name] = self._told[name] = msgspec.structs.replace(plan, pace=known)
+        self._plan[name] = self._told[name] = replace(plan, pace=known)
         if reads:
             self.history.note_reads(reads, pace)
             self._recalibrate()
@@ -370,39 +357,34 @@ class LoadPlanner(msgspec.Struct):
             self._reading = now
             self._plan = {name: replace(plan, room={}) for name, plan in self._plan.items()}
 
-    def left(self, name: str) -> None:
-        """It was unloaded, and its processes were measured once more before."""
+    def left(self, name: str, parked: Bytes | None) -> None:
+        """It was unloaded, and its processes were measured once more before. `parked`: what it
+        holds all the same, with which it is planned the next time.
+        """
+        if parked is not None:
+            self._parked[name] = parked
+            return
         self._present.discard(name)
         if (known := self._plan.get(name)) is not None:
-            last = self.history.get(known.entry.files, known.loads)
-            if last is not None and last.devices:
-                self._plan[name] = lying(known, last.devices)
+            self._plan[name] = self._informed(known)
 
-    def arrived(self, plan: LoadPlan, measured: Measurement) -> Bytes:
-        """What a model just loaded holds, in the one way of `plan`. Its next load is planned with
-        these figures.
+    def arrived(self, plan: LoadPlan) -> Bytes:
+        """What a model just loaded holds, in the one way of `plan`, as it was measured. Its next
+        load is planned with that.
         """
-        held = measured.devices
-        known = loaded = msgspec.structs.replace(
-            plan,
-            need=plan.need if measured.size is None else measured.corrected(plan.estimate),
-            measured=plan.measured or measured.size is not None,
-            load_seconds=measured.load_seconds,
-        )
-        self._present.add(plan.entry.name)
-        if held is not None:
-            known = lying(loaded, held)
-        elif plan.fitted is None:
-            placements = self._placements(plan.entry, plan.options, loaded.need)
-            known = msgspec.structs.replace(loaded, placements=placements)
-        self._plan[plan.entry.name] = self._told[plan.entry.name] = known
-        return loaded.needs[0] if held is None else {**held, **plan.entry.turn}
+        known, name = self._informed(plan), plan.entry.name
+        self._present.add(name)
+        self._plan[name] = self._told[name] = known
+        last = self.history.get(plan.entry.files, plan.loads)
+        if last is not None and last.devices:
+            return {**last.devices, **plan.entry.turn}
+        return replace(known, placements=plan.placements).needs[0]
 
     def _estimated(self, entry: ModelEntry, options: EngineOptions) -> LoadPlan:
         room = self._room(entry.name)
         try:
             plan = self._fitting(entry, options, room)
-            return msgspec.structs.replace(plan, smaller=tuple(self._ladder(plan)), room=room)
+            return replace(plan, smaller=tuple(self._ladder(plan)), room=room)
         except (BackendError, OSError, ValueError) as error:
             raise ModelUnavailable(f"{entry.name}: {error}", param="model") from error
 
@@ -446,24 +428,32 @@ class LoadPlanner(msgspec.Struct):
     def _plan_of(
         self, entry: ModelEntry, options: EngineOptions, fitted: Fitted | None
     ) -> LoadPlan:
-        loads = options if fitted is None else fitted.options
         layout = self.loader.layout(entry.files)
         estimate = layout.estimate(entry.files, options) if fitted is None else fitted.need
-        last = self.history.get(entry.files, loads)
-        need = last.corrected(estimate) if last else estimate
-        ways = self._placements(entry, options, need) if fitted is None else (fitted.placement,)
-        plan = LoadPlan(
-            entry=entry,
-            options=options,
-            estimate=estimate,
+        plan = LoadPlan(entry=entry, options=options, estimate=estimate, fitted=fitted)
+        return self._informed(plan)
+
+    def _informed(self, plan: LoadPlan) -> LoadPlan:
+        """With what is known by now of earlier loads as this one."""
+        files, fitted = plan.entry.files, plan.fitted
+        guess = Measurement(size=None, load_seconds=files.size_bytes / READING_SPEED)
+        last = self.history.get(files, plan.loads) or guess
+        need = last.corrected(plan.estimate)
+        ways: tuple[Placement, ...]
+        if last.devices:
+            ways = (divided([*last.devices.values()], last.devices) if need.total else {},)
+        elif fitted is not None:
+            ways = (fitted.placement,)
+        else:
+            ways = self._placements(plan.entry, plan.options, need)
+        return replace(
+            plan,
             need=need,
-            measured=last is not None and last.size is not None,
+            measured=last.size is not None,
             placements=ways,
-            load_seconds=last.load_seconds if last else entry.files.size_bytes / READING_SPEED,
-            fitted=fitted,
-            pace=last.pace if last else None,
+            load_seconds=last.load_seconds,
+            pace=last.pace,
         )
-        return lying(plan, last.devices) if last and last.devices else plan
 
     def _placements(
         self, entry: ModelEntry, options: EngineOptions, need: MemoryNeed
@@ -504,16 +494,3 @@ def _may_leave(entry: ModelEntry, options: EngineOptions) -> bool:
 
 def _cells(options: EngineOptions) -> int | None:
     return getattr(options, "cache_tokens", None)
-
-
-def lying(plan: LoadPlan, devices: Bytes) -> LoadPlan:
-    """`plan` with what processes of the model's own were measured to hold. That is theirs for
-    certain, so no estimate bounds it.
-    """
-    size = sum(devices.values())
-    return msgspec.structs.replace(
-        plan,
-        need=MemoryNeed(weights=0, cache=0, engine=size),
-        placements=(divided([*devices.values()], devices) if size else {},),
-        measured=True,
-    )

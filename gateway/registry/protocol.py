@@ -105,9 +105,7 @@ class CancelLoad(msgspec.Struct, frozen=True):
 
 
 class Unload(msgspec.Struct, frozen=True):
-    """Close `model`: it has no lease. Answered by `unloaded`. `parks`: park it, if that works;
-    answered by `parked` then.
-    """
+    """Close `model`: it has no lease. Answered by `unloaded`. `parks`: park it, if that works."""
 
     model: str
     why: WhyUnload

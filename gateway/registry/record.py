@@ -5,7 +5,7 @@
                       └──CancelLoad──▶ leaving
 
     draining ──▶ loaded, where the room it was to make is not needed after all.
-    leaving ──parked──▶ parked: a process that gave back its device's memory, and can be woken. It
+    leaving ──unloaded─▶ parked: a process that gave back its device's memory, and can be woken. It
     is loaded as one that is absent is, and it may be evicted as one that is idle.
 
 They decide nothing, and know no budget. Pure.
@@ -63,7 +63,6 @@ class ModelRecord:
         self.parking: Bytes | None = None  # what it will hold when it has left
         self.line: dict[int, Ticket] = {}  # in order of arrival; see `in_turn`
         self.turns: dict[str, int] = {}  # when an owner had its last turn, by numbers that grow
-        self._bystanders = 0  # of those in line, who hold nothing
         self.users: dict[int, Ticket] = {}
         self.leaving: WhyUnload = "room"  # why it drains
         self.loaded_at = 0.0
@@ -172,7 +171,7 @@ class ModelRecord:
     @property
     def waiting(self) -> int:
         """Those in line that want a lease."""
-        return len(self.line) - self._bystanders
+        return sum(ticket.holds for ticket in self.line.values())
 
     def join(self, ticket: Ticket) -> None:
         """It waits. An owner who did not wait before is the last whose turn comes."""
@@ -180,16 +179,12 @@ class ModelRecord:
             self.turns.clear()
         if all(other.owner != ticket.owner for other in self.line.values()):
             self.turns[ticket.owner] = self._next_turn()
-        self._bystanders += not ticket.holds
         self.line[ticket.number] = ticket
-        self._records.waiting += ticket.holds
         self._records.note_asked(self)
 
     def give_up(self, number: int) -> None:
         """One that waited leaves the line."""
-        ticket = self.line.pop(number)
-        self._bystanders -= not ticket.holds
-        self._records.waiting -= ticket.holds
+        del self.line[number]
         self._records.note_asked(self)
 
     def dissolve(self) -> list[int]:
@@ -208,11 +203,6 @@ class ModelRecord:
 
     def _next_turn(self) -> int:
         return max(self.turns.values(), default=0) + 1
-
-    @property
-    def serves(self) -> bool:
-        """Whether someone in line gets what it waits for now."""
-        return bool(self._bystanders) or (bool(self.line) and self.is_open)
 
     def in_turn(self) -> Sequence[Ticket]:
         """The line in the order in which it is served. Owners take turns: who holds the fewest
@@ -252,12 +242,6 @@ class ModelRecord:
         both = {*self.held, *parks}
         self.hold({one: max(self.held.get(one, 0), parks.get(one, 0)) for one in both})
 
-    def park(self, held: Bytes) -> None:
-        """Its process is there, and holds that."""
-        self.enter("parked")
-        self.hold(held)
-        self.is_parked, self.parking, self.evicted = True, None, ()
-
     def arrive(self, now: float) -> None:
         """The load succeeded."""
         self.is_parked = False
@@ -266,11 +250,11 @@ class ModelRecord:
         self.want(wanted=False)
         self.loaded_at, self.idle_since, self.failure, self.retrying = now, now, None, None
 
-    def leave(self) -> None:
-        """Its memory is free again."""
-        self.enter("absent")
-        self.hold({})
-        self.is_parked, self.parking, self.evicted = False, None, ()
+    def leave(self, parked: Bytes | None = None) -> None:
+        """Its memory is free again; but for what it holds where it is `parked`."""
+        self.enter("absent" if parked is None else "parked")
+        self.hold(parked or {})
+        self.is_parked, self.parking, self.evicted = parked is not None, None, ()
 
     def fail(
         self, now: float, why: Literal["failed", "broken"], reason: str, backoff: float
@@ -300,16 +284,7 @@ class Records(dict[str, ModelRecord]):
         }
         self.promised = Counter[str]()  # bytes that records hold, by device
         self._known: dict[str, tuple[Model, Mapping[str, Sequence[Bytes]]]] = {}
-        self.waiting = 0  # tickets in line that want a lease
         self.changed: set[str] = set()  # the nodes on which something did since this was emptied
-
-    @property
-    def are_quiet(self) -> bool:
-        """Nobody waits for a model, none leaves, and none will by itself: nothing follows from
-        them, whatever time it is.
-        """
-        groups = self._groups
-        return not (groups["asked"] or groups["mortal"] or groups["draining"] or groups["absent"])
 
     def open(self, model: Model) -> ModelRecord:
         """That of `model`, a new one if there is none; it is up to date then."""

@@ -32,7 +32,7 @@ from gateway.keys.access import ADMIN, Access
 from gateway.registry.entry import ModelEntry, check_files
 from gateway.registry.gauges import KEPT_FREE, Gauge, bandwidths
 from gateway.registry.history import History, default_path
-from gateway.registry.kept import ContainerLoader, Conversations
+from gateway.registry.kept import Conversations
 from gateway.registry.library import CacheOfModels, ModelLibrary
 from gateway.registry.line import Alarm, Clock, Place, Places, Waiting
 from gateway.registry.loaders import Loader
@@ -110,8 +110,8 @@ class Registry:
             self._scheduler.room,
             await to_thread.run_sync(bandwidths, cards),
             self.cluster,
+            self._config.swap.park,
         )
-        self._planner.parking = self._config.swap.park
         await self._exits.enter_async_context(self._library.fleet)
         self.kept = Conversations(self._config.kept, self._scheduler.room)
         await to_thread.run_sync(self.kept.store.open)
@@ -122,7 +122,9 @@ class Registry:
         self._moves = Moves(
             tasks=self._tasks,
             supervisor=self.supervisor,
-            loader=ContainerLoader(self._loader, self._library.fleet, self.kept),
+            loader=self._loader,
+            fleet=self._library.fleet,
+            kept=self.kept,
             gauge=self._gauge,
             history=self._history,
             clock=self._clock,
@@ -220,8 +222,8 @@ class Registry:
     async def __aexit__(self, *_: object) -> None:
         self.cut_off()
         with anyio.CancelScope(shield=True):
-            while self._places or self._moves.busy:
-                await self._orders.next_change()
+            while self._places or any(one.phase != "absent" for one in self._scheduler.records()):
+                await self._orders.ended.wait()
         try:
             await self._exits.aclose()
         finally:
@@ -551,8 +553,9 @@ class Registry:
             self._places.give_up(place)
             ends = self._scheduler.released if place.answered else self._scheduler.cancelled
             if place.is_lease or not place.answered:
-                self._orders.carry_out(ends(self._clock.now(), place.ticket.number), entry.name)
-            self._orders.note_change()
+                orders = ends(self._clock.now(), entry.name, place.ticket.number)
+                self._orders.carry_out(orders, entry.name)
+            self._orders.ended.give()
 
     def _changed(self, name: str) -> None:
         """A model is in another state, or its line has moved."""

@@ -61,7 +61,6 @@ class Scheduler:
     def __init__(self, budgets: Bytes, rules: SwapConfig) -> None:
         self._rules = rules
         self._records = Records()
-        self._homes: dict[int, ModelRecord] = {}  # of each ticket, while it waits or holds
         self.room = MemoryLedger(budgets, self._records)
         self._agreements = Agreements(self._records, self.room, rules)
         self._turns = Turns(self._records, self.room, rules, self._agreements)
@@ -70,41 +69,35 @@ class Scheduler:
 
     def requested(self, now: float, ticket: Ticket, model: Model) -> list[Order]:
         """A ticket for a lease; or for `model` to be loaded, with one that doesn't hold."""
-        orders = list(self._settle(now))
         record = self._records.open(model)
+        orders: list[Order] = []
         if ticket.holds:
             self._agreements.asked(model.name, now)
-        if ticket.holds and record.is_open and not (record.line or self._closing):
-            self._homes[ticket.number] = record
-            record.users[ticket.number] = ticket
-            return [*orders, self._grant(now, ticket)]
         if record.phase in ("absent", "parked"):
             self._agreements.place(record)
         if (refusal := self._refusal(now, ticket, record)) is not None:
             loser = self._greedier(ticket.owner) if refusal.why == "queue_full" else None
             if loser is None:
-                self._forget()
-                return [*orders, refusal]
-            orders += self._refuse_ticket(loser, refusal)
-        self._homes[ticket.number] = record
+                return [refusal, *self._settle(now)]
+            orders = [*self._refuse_ticket(loser, refusal)]
         record.join(ticket)
         if not ticket.holds:
             record.want(wanted=True)
         return [*orders, *self._settle(now)]
 
-    def cancelled(self, now: float, number: int) -> list[Order]:
-        """The owner of a waiting ticket left."""
-        record = self._homes.pop(number)
+    def cancelled(self, now: float, name: str, number: int) -> list[Order]:
+        """The owner of a ticket in the line for `name` left."""
+        record = self._records[name]
         record.give_up(number)
         return [*self._drop_unwanted(record), *self._settle(now)]
 
-    def released(self, now: float, number: int) -> list[Order]:
-        """A lease was given back."""
-        record = self._homes.pop(number)
+    def released(self, now: float, name: str, number: int) -> list[Order]:
+        """A lease of `name` was given back."""
+        record = self._records[name]
         ticket = record.users.pop(number)
         record.last(record.model.ttl if ticket.keep_alive is None else ticket.keep_alive)
         began = max(ticket.arrived, record.loaded_at)
-        self._agreements.answered(record.model.name, max(0.0, now - began), record.speed)
+        self._agreements.answered(name, max(0.0, now - began), record.speed)
         if not record.users:
             record.idle_since = now
             self._agreements.regret(record)
@@ -126,11 +119,10 @@ class Scheduler:
         name: str,
         reason: str,
         *,
-        memory: bool,
-        moved: bool = False,
         free: Bytes | None = None,
+        moved: bool = False,
     ) -> list[Order]:
-        """The load ended in an error; where `memory` ran out it is tried once more: in a way that
+        """The load ended in an error; where memory ran out it is tried once more: in a way that
         takes less, if there is one for what is really `free`, since others have taken what was
         promised; else with more room. `moved`: where it was to lie is no place any more, so it is
         tried elsewhere, if it may lie there.
@@ -142,8 +134,8 @@ class Scheduler:
         self._agreements.end(name)
         if moved and self.room.obstacle(name, record.needs) is None:
             return list(self._settle(now))
-        if memory and record.retrying is None:
-            record.retrying = self._smaller(record, failed, free or {}) or self.room.more(record)
+        if free is not None and record.retrying is None:
+            record.retrying = self._smaller(record, failed, free) or self.room.more(record)
             if record.retrying is not None:
                 return list(self._settle(now))
         failure = record.fail(now, "failed", reason, self._rules.backoff)
@@ -163,18 +155,13 @@ class Scheduler:
         )
         return next(fitting, ways[-1] if ways else None)
 
-    def unloaded(self, now: float, name: str) -> list[Order]:
-        """The memory of a model that was unloaded, or whose load was cancelled, is free."""
+    def unloaded(self, now: float, name: str, parked: Bytes | None = None) -> list[Order]:
+        """The memory of a model that was unloaded, or whose load was cancelled, is free. `parked`:
+        what it holds all the same.
+        """
         record = self._records[name]
         assert record.phase == "leaving", f"{name} was unloaded while {record.phase}"
-        record.leave()
-        return list(self._settle(now))
-
-    def parked(self, now: float, name: str, held: Bytes) -> list[Order]:
-        """A model that was to be parked is: what it holds."""
-        record = self._records[name]
-        assert record.phase == "leaving", f"{name} was parked while {record.phase}"
-        record.park(held)
+        record.leave(parked)
         return list(self._settle(now))
 
     def broke(self, now: float, name: str, reason: str, *, rest: bool = True) -> list[Order]:
@@ -284,8 +271,6 @@ class Scheduler:
 
     def wakes_at(self, now: float) -> float | None:
         """When to `tick`, if nothing happens before; None: time alone changes nothing."""
-        if self._records.are_quiet:
-            return None
         expiries = (record.expires_at() for record in self._records.among("mortal"))
         moment = min(self._turns.next_moment(now), min(expiries, default=NEVER))
         return moment if moment < NEVER else None
@@ -305,7 +290,7 @@ class Scheduler:
 
     def waiting(self) -> int:
         """Tickets in line, over all models, that want a lease."""
-        return self._records.waiting
+        return sum(record.waiting for record in self._records.among("asked"))
 
     def _refusal(self, now: float, ticket: Ticket, record: ModelRecord) -> Refuse | None:
         """Why this ticket can't even stand in line."""
@@ -338,7 +323,8 @@ class Scheduler:
 
     def _refuse_ticket(self, ticket: Ticket, refusal: Refuse) -> Iterator[Order]:
         """In place of another, which `refusal` was for."""
-        record = self._homes.pop(ticket.number)
+        waiting = self._records.among("asked")
+        record = next(one for one in waiting if ticket.number in one.line)
         record.give_up(ticket.number)
         yield msgspec.structs.replace(refusal, ticket=ticket.number)
         yield from self._drop_unwanted(record)
@@ -346,10 +332,7 @@ class Scheduler:
     def _refuse_line(
         self, record: ModelRecord, why: WhyRefuse, reason: str, retry_after: float | None = None
     ) -> list[Order]:
-        numbers = record.dissolve()
-        for number in numbers:
-            del self._homes[number]
-        return [Refuse(number, why, reason, retry_after) for number in numbers]
+        return [Refuse(number, why, reason, retry_after) for number in record.dissolve()]
 
     def _drop_unwanted(self, record: ModelRecord) -> Iterator[Order]:
         """A load that no ticket waits for is cancelled, unless it was asked for to be there."""
@@ -364,8 +347,6 @@ class Scheduler:
         """Everything that follows from the present state; draining models come before those that
         are served.
         """
-        if self._records.are_quiet:
-            return
         self._turns.keep_pinned(now)
         yield from self._refuse_impossible()
         served: list[Order] | None = None
@@ -383,7 +364,9 @@ class Scheduler:
         self._expire(now)
         for record in self._records.among("draining"):
             yield from self._dismiss(now, record)
-        self._forget()
+        for record in self._records.among("absent"):
+            if not record.is_claim and record.failure is None:
+                self._records.forget(record)  # neither here nor wanted nor failed
 
     def _expire(self, now: float) -> None:
         for record in self._records.among("mortal"):
@@ -400,20 +383,12 @@ class Scheduler:
 
     def _serve(self, now: float, record: ModelRecord) -> Iterator[Order]:
         record.want(wanted=False)
-        for ticket in record.in_turn() if record.serves else ():
-            if not record.serves:
-                break
-            if ticket.holds and not record.is_open:
-                continue
-            record.serve(ticket)
-            yield self._grant(now, ticket)
-
-    def _grant(self, now: float, ticket: Ticket) -> Grant:
-        if ticket.holds:
-            self._recent_wait += (now - ticket.arrived - self._recent_wait) / SMOOTHING
-        else:
-            del self._homes[ticket.number]
-        return Grant(ticket.number)
+        for ticket in record.in_turn():
+            if record.is_open or not ticket.holds:
+                record.serve(ticket)
+                if ticket.holds:
+                    self._recent_wait += (now - ticket.arrived - self._recent_wait) / SMOOTHING
+                yield Grant(ticket.number)
 
     def _dismiss(self, now: float, record: ModelRecord) -> Iterator[Order]:
         if record.users:
@@ -427,9 +402,3 @@ class Scheduler:
         if parks:
             record.begin_parking()
         yield Unload(record.model.name, record.leaving, parks)
-
-    def _forget(self) -> None:
-        """A model that is neither here nor wanted nor failed needs no record."""
-        for record in self._records.among("absent"):
-            if not record.is_claim and record.failure is None:
-                self._records.forget(record)

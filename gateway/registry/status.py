@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, Self, TypeAlias, cast
 
-import anyio
 import msgspec
 
 from backends.contract.catalog import ModelFiles
@@ -24,6 +23,7 @@ from config.engines import EngineOptions
 from gateway.registry.entry import ModelEntry
 from gateway.registry.protocol import Bytes, WhyUnload
 from gateway.terms.errors import InvalidRequest
+from gateway.terms.tasks import Signal
 
 # Names of models whose state may have changed, for watchers that read when they can.
 
@@ -34,22 +34,21 @@ class Changes:
     def __init__(self) -> None:
         self._names: set[str] = set()
         self._ended = False
-        self._news = anyio.Event()
+        self._news = Signal()
 
     def note(self, name: str) -> None:
         """The state of a model may have changed, or the model come or gone."""
         self._names.add(name)
-        self._news.set()
+        self._news.give()
 
     def end(self) -> None:
         """There will be no more; what was noted is still read."""
         self._ended = True
-        self._news.set()
+        self._news.give()
 
     async def read(self) -> frozenset[str]:
         """The names noted since the last call; waits until there is one. Empty: the end."""
         while not (self._names or self._ended):
-            self._news = anyio.Event()
             await self._news.wait()
         names, self._names = frozenset(self._names), set()
         return names
@@ -224,30 +223,37 @@ def require_task(entry: ModelEntry, task: Task) -> None:
 
 
 class ModelLoaded(msgspec.Struct, frozen=True):
-    """For metrics: a load ended well."""
+    """A load ended well."""
 
     model: str
     seconds: float
 
 
 class ModelLoadFailed(msgspec.Struct, frozen=True):
-    """For metrics: a load failed, or was cancelled (`reason` None)."""
+    """A load failed, or was cancelled (`reason` None), and its memory is free. `free`: of each
+    device, where memory ran out; `moved`: the node that it was to lie on is gone.
+    """
 
     model: str
     seconds: float
     reason: str | None
+    free: Bytes | None = None
+    moved: bool = False
 
 
 class ModelUnloaded(msgspec.Struct, frozen=True):
-    """For metrics: a model is gone, and why it had to go."""
+    """A model is gone, and why it had to go. `parked`: what it holds all the same, since its
+    process or its files stay in memory.
+    """
 
     model: str
     seconds: float
     why: WhyUnload
+    parked: Bytes | None = None
 
 
 class ModelProgressed(msgspec.Struct, frozen=True):
-    """For progress bars: a load goes on."""
+    """A load goes on."""
 
     model: str
     progress: Progress

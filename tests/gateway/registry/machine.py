@@ -59,12 +59,12 @@ class SimulatedMachine:
         return self.carry_out(self.scheduler.requested(self.now, ticket, self.models[name]))
 
     def cancel(self, number: int) -> list[Order]:
-        del self.waiting[number]
-        return self.carry_out(self.scheduler.cancelled(self.now, number))
+        _, name = self.waiting.pop(number)
+        return self.carry_out(self.scheduler.cancelled(self.now, name, number))
 
     def release(self, number: int) -> list[Order]:
-        del self.using[number]
-        return self.carry_out(self.scheduler.released(self.now, number))
+        _, name = self.using.pop(number)
+        return self.carry_out(self.scheduler.released(self.now, name, number))
 
     def finish_load(self, name: str, took: dict[str, int] | None = None) -> list[Order]:
         held = self.loading.pop(name) if took is None else took
@@ -75,7 +75,8 @@ class SimulatedMachine:
 
     def fail_load(self, name: str, *, memory: bool = False) -> list[Order]:
         del self.loading[name]
-        return self.carry_out(self.scheduler.load_failed(self.now, name, "it broke", memory=memory))
+        free: Bytes | None = {} if memory else None
+        return self.carry_out(self.scheduler.load_failed(self.now, name, "it broke", free=free))
 
     def finish_unload(self, name: str) -> list[Order]:
         """A model that was to be parked is."""
@@ -84,7 +85,7 @@ class SimulatedMachine:
             return self.carry_out(self.scheduler.unloaded(self.now, name))
         self.parking.discard(name)
         self.parked[name] = dict(self.models[name].parks or {})
-        return self.carry_out(self.scheduler.parked(self.now, name, self.parked[name]))
+        return self.carry_out(self.scheduler.unloaded(self.now, name, self.parked[name]))
 
     def break_parked(self, name: str) -> list[Order]:
         """Its process ends by itself."""

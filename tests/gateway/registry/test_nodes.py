@@ -70,7 +70,7 @@ def with_a_idle() -> Scheduler:
     (order,) = asked(scheduler, 0.0, 1, model("old", A))
     assert isinstance(order, Load)
     assert loaded(scheduler, 10.0, order) == [Grant(1)]
-    assert scheduler.released(10.0, 1) == []
+    assert scheduler.released(10.0, "old", 1) == []
     return scheduler
 
 
@@ -89,7 +89,7 @@ def test_a_turn_is_had_of_a_model_on_another_node_too() -> None:
     assert isinstance(order, Load)
     assert loaded(scheduler, 10.0, order) == [Grant(1)]
     assert asked(scheduler, 11.0, 2, model("new", B | turn)) == []
-    (left,) = scheduler.released(100.0, 1)
+    (left,) = scheduler.released(100.0, "old", 1)
     assert left == Unload("old", "room")
     (load,) = scheduler.unloaded(101.0, "old")
     assert isinstance(load, Load)
@@ -119,7 +119,7 @@ def test_a_node_makes_room_for_one_model_while_another_node_does_for_another() -
         (order,) = asked(scheduler, 0.0, number, model(f"old {number}", need))
         assert isinstance(order, Load)
         loaded(scheduler, 10.0, order)
-        scheduler.released(10.0, number)
+        scheduler.released(10.0, order.model, number)
     first = asked(scheduler, 100.0, 10, model("one", A, B))
     second = asked(scheduler, 100.0, 11, model("two", A, B))
     leaving = {order.model for order in (*first, *second) if isinstance(order, Unload)}
@@ -146,7 +146,7 @@ def test_a_load_whose_node_left_is_tried_at_once_elsewhere() -> None:
     assert isinstance(order, Load)
     assert order.need == A
     scheduler.apply(1.0, {"b/cuda:0": 10}, SwapConfig())
-    (again,) = scheduler.load_failed(1.0, "one", "node a is gone", memory=False, moved=True)
+    (again,) = scheduler.load_failed(1.0, "one", "node a is gone", moved=True)
     assert isinstance(again, Load)
     assert again.need == B
 
@@ -167,7 +167,7 @@ def with_both_idle() -> Scheduler:
         (order,) = asked(scheduler, 0.0, number, model(name, need))
         assert isinstance(order, Load)
         loaded(scheduler, 10.0, order)
-        scheduler.released(10.0, number)
+        scheduler.released(10.0, name, number)
     return scheduler
 
 
@@ -192,7 +192,7 @@ def test_it_leaves_for_a_model_of_any_of_its_nodes_and_when_one_of_them_drains()
         record = scheduler.residency("large")
         assert record is not None
         assert record.nodes == {"", "a", "b"}
-        scheduler.released(10.0, 1)
+        scheduler.released(10.0, "large", 1)
         assert asked(scheduler, 100.0, 2, model("one", needs)) == [Unload("large", "room")]
         (after,) = scheduler.unloaded(101.0, "large")
         assert isinstance(after, Load)
@@ -202,7 +202,7 @@ def test_it_leaves_for_a_model_of_any_of_its_nodes_and_when_one_of_them_drains()
     (load,) = spanning(scheduler, 0.0, 1)
     assert isinstance(load, Load)
     loaded(scheduler, 10.0, load)
-    scheduler.released(10.0, 1)
+    scheduler.released(10.0, "large", 1)
     assert scheduler.apply(20.0, {**SPAN, "b/cuda:0": 0}, SwapConfig()) == [
         Unload("large", "budget")
     ]
@@ -227,7 +227,7 @@ def test_it_waits_until_a_node_has_made_its_room_for_another_one() -> None:
     assert isinstance(load, Load)
     assert load.model == "new"
     assert Grant(5) in loaded(scheduler, 102.0, load)
-    leaving = scheduler.released(103.0, 5)
+    leaving = scheduler.released(103.0, "new", 5)
     assert {*leaving} == {Unload("new", "room"), Unload("on b", "room")}
     scheduler.unloaded(104.0, "new")
     (last,) = scheduler.unloaded(104.0, "on b")
