@@ -230,7 +230,7 @@ class Moves(msgspec.Struct, kw_only=True):
         before = await to_thread.run_sync(self.gauge.used)
         try:
             loading.identity = await self.asked(name, partial(identity, plan.entry.files))
-            container = await self._woken(name)
+            container = await self._woken(name, plan)
             if container is None:
                 container = await self._brought(node_of(order.need), plan, options, report)
         except OutOfMemory as error:
@@ -270,14 +270,18 @@ class Moves(msgspec.Struct, kw_only=True):
             raise
         return container
 
-    async def _woken(self, name: str) -> Container | None:
-        """The container of a parked model; None where there is none, or it can't be woken, or its
-        files alone are in memory.
+    async def _woken(self, name: str, plan: LoadPlan) -> Container | None:
+        """The container of a parked model; None where there is none, or it can't be woken, or was
+        loaded otherwise than `plan` has it, or its files alone are in memory.
         """
         if (parked := self._parked.pop(name, None)) is None or name in self._warm:
             return None
         container = parked.container
         assert isinstance(container, Parkable), "it was parked"
+        was = parked.plan
+        if (was.entry.files, was.loads) != (plan.entry.files, plan.loads):
+            await self._close(name, container)
+            return None
         try:
             await container.wake()
         except LoadFailed as error:

@@ -157,11 +157,13 @@ class Scheduler:
 
     def unloaded(self, now: float, name: str, parked: Bytes | None = None) -> list[Order]:
         """The memory of a model that was unloaded, or whose load was cancelled, is free. `parked`:
-        what it holds all the same.
+        what it holds all the same; it goes on to leave, if that was asked for meanwhile.
         """
         record = self._records[name]
         assert record.phase == "leaving", f"{name} was unloaded while {record.phase}"
         record.leave(parked)
+        if record.is_parked and record.leaving != "room":
+            record.drain(record.leaving)
         return list(self._settle(now))
 
     def broke(self, now: float, name: str, reason: str, *, rest: bool = True) -> list[Order]:
@@ -209,6 +211,8 @@ class Scheduler:
             orders.append(CancelLoad(name))
         elif record.phase in ("loaded", "draining", "parked"):
             record.drain(why)
+        elif record.phase == "leaving":  # perhaps to be parked
+            record.leaving = why
         return [*orders, *self._settle(now)]
 
     def described(self, now: float, *models: Model) -> list[Order]:

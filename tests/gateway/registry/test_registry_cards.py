@@ -4,21 +4,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+import anyio
 import msgspec
 import pytest
 
 from backends.contract.catalog import Cards, Layout, ModelFiles, Placement, smallest_first
-from config.engines import EngineOptions
+from backends.contract.protocol import Report
+from config.engines import EngineOptions, ScriptedOptions
 from config.settings import Config, ModelConfig
 from gateway.registry import Registry
 from gateway.registry.protocol import Bytes
 from gateway.terms.errors import ModelUnavailable
 from tests.gateway.registry.fake_engine import (
     AT_ONCE,
+    FakeContainer,
     FakeEngine,
     FakeGauge,
     model,
     registry_of,
+    settled,
 )
 
 pytestmark = pytest.mark.anyio
@@ -195,6 +199,63 @@ async def test_models_in_memory_are_parked_as_the_new_configuration_says(
             pass
         await registry.load("b120")
         assert held(registry).get("a120") == holds
+
+
+class Sleeper(FakeContainer):
+    """Its process stays when it gives back its cards."""
+
+    async def park(self) -> Bytes:
+        self._engine.history.append(f"parked {self.name}")
+        if (gate := self._engine.gates.get(self.name)) is not None:
+            await gate.wait()
+        self._engine.present[self.name] = 1
+        return {"cpu": 1}
+
+    async def wake(self) -> None:
+        self._engine.history.append(f"woke {self.name}")
+        self._engine.present[self.name] = 120
+
+
+class SleepingEngine(CardEngine):
+    """Its models can be parked."""
+
+    def recognise(self, path: Path, backend: str | None = None) -> ModelFiles:
+        return msgspec.structs.replace(super().recognise(path, backend), parked_bytes=1)
+
+    async def load(self, files: ModelFiles, options: EngineOptions, report: Report) -> Sleeper:
+        return Sleeper(self, (await super().load(files, options, report)).name)
+
+
+async def test_a_parked_model_is_woken_as_it_was_loaded_and_else_loaded_anew() -> None:
+    engine = SleepingEngine()
+    async with registry_of("a120", "b120", engine=engine, gauge=CardGauge(engine)) as registry:
+        for name in ("a120", "b120", "a120", "b120"):
+            await registry.load(name)
+        assert "woke a120" in engine.history
+        engine.history.clear()
+        await registry.load("a120", options={"context_length": 2})
+        assert "woke a120" not in engine.history
+        assert engine.options["a120"] == ScriptedOptions(context_length=2)
+
+
+async def test_an_unload_that_comes_while_a_model_is_being_parked_ends_and_so_does_the_server() -> (
+    None
+):
+    engine = SleepingEngine()
+    with anyio.fail_after(10):
+        async with registry_of("a120", "b120", engine=engine, gauge=CardGauge(engine)) as registry:
+            for name in ("a120", "b120"):
+                await registry.load(name)
+            engine.gates["b120"] = anyio.Event()  # of its process, which takes its time
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(registry.load, "a120")
+                await settled()
+                assert engine.history[-1] == "parked b120"
+                tasks.start_soon(registry.unload, "b120")
+                await settled()
+                await engine.open("b120")
+            assert "b120" not in held(registry)
+            assert engine.history[-1] != "woke b120"
 
 
 async def test_models_that_are_one_of_the_same_take_turns_whatever_their_memory() -> None:

@@ -2,6 +2,8 @@
 too.
 """
 
+from collections.abc import Callable
+
 import pytest
 
 from config.settings import SwapConfig
@@ -76,3 +78,25 @@ def test_what_an_administrator_unloads_is_not_parked_and_what_is_parked_goes() -
     assert place.ask_unload("a") == [Unload("a", "asked")]
     place.finish_unload("a")
     assert place.ask_unload("b") == [Unload("b", "asked")]
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda place: place.ask_unload("a"),
+        lambda place: place.remove("a"),
+        lambda place: place.close(),
+    ],
+)
+def test_what_is_to_go_while_it_is_being_parked_is_unloaded_then(
+    end: Callable[[SimulatedMachine], object],
+) -> None:
+    place = machine(parkable("a"), parkable("b"))
+    serve_once(place, "a")
+    place.request("b")
+    assert place.parking == {"a"}
+    end(place)
+    place.finish_unload("a")
+    assert place.scheduler.phase("a") == "leaving"
+    place.finish_unload("a")
+    assert place.scheduler.phase("a") == "absent"
