@@ -46,15 +46,11 @@ class Gauge:
         """Bytes that models may take now, per device."""
         return {name: int(size * (1 - KEPT_FREE)) for name, size in self.available().items()}
 
-    def available(self) -> Bytes:
-        """Bytes that are free now, per device, the reserve included."""
-        return self._free_of(self._find)
-
-    def free_anew(self) -> Bytes:
-        """As `available`, read anew where that is of an earlier time: it may block for a second."""
-        return self._free_of(self._find_anew)
-
-    def _free_of(self, find: Finds) -> Bytes:
+    def available(self, *, anew: bool = False) -> Bytes:
+        """Bytes that are free now, per device, the reserve included. `anew`: read again where that
+        is of an earlier time, which may block for a second.
+        """
+        find = self._find_anew if anew else self._find
         cards = {name: card.free for name, card in _own_memory(find(self._environment))}
         return {CPU: main_memory_free(self._root), **cards}
 

@@ -147,10 +147,6 @@ class Places(dict[int, Place]):
         place = self[ticket.number] = Place(ticket, model)
         return place
 
-    def give_up(self, place: Place) -> None:
-        """Its owner left, or gave the lease back."""
-        del self[place.ticket.number]
-
     def report(self, record: ModelRecord, progress: Progress | None) -> None:
         """Report to all waiters in this model's line where they stand."""
         for position, ticket in enumerate(record.in_turn(), start=1):

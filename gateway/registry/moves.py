@@ -234,7 +234,7 @@ class Moves(msgspec.Struct, kw_only=True):
             if container is None:
                 container = await self._brought(node_of(order.need), plan, options, report)
         except OutOfMemory as error:
-            free = await to_thread.run_sync(self.gauge.free_anew)
+            free = await to_thread.run_sync(partial(self.gauge.available, anew=True))
             return replace(self._failed(loading, name, str(error)), free=free)
         except LoadFailed as error:
             failed = self._failed(loading, name, str(error))
@@ -242,7 +242,9 @@ class Moves(msgspec.Struct, kw_only=True):
         arrived = self.clock.now()
         # Its plan may have been described anew meanwhile.
         self.residents[name] = alike(Resident, loading)(container=container, arrived=arrived)
-        await reclaim()  # what its load took besides: weights as they lay in the file, say
+        await to_thread.run_sync(
+            trim_heap
+        )  # what its load took besides: weights as they lay in the file, say
         after = await to_thread.run_sync(self.gauge.used)
         devices = shares(plan.need, plan.placements[0])
         grown = _growth(before, after, devices) if is_alone() else None
@@ -342,7 +344,9 @@ class Moves(msgspec.Struct, kw_only=True):
             with self._alone():
                 await self._close(name, resident.container)
             with anyio.CancelScope(shield=True):  # who is cancelled waits for the end of this
-                await self.supervisor.attempt("history", self._remember, resident)
+                await self.supervisor.attempt(
+                    "history", to_thread.run_sync, self._remember, resident
+                )
         seconds = self.clock.now() - started
         if held is None:
             log.info("model unloaded", model=name, seconds=round(seconds, 3), why=order.why)
@@ -392,21 +396,17 @@ class Moves(msgspec.Struct, kw_only=True):
         if (warm := self._warm.pop(name, None)) is not None:
             warm.close()
 
-    async def _remember(self, resident: Resident) -> None:
-        """What was learned of a model that is gone."""
-        held = resident.container.info.held
-        if held is not None and resident.plan.entry.files.remote is not None:
-            await to_thread.run_sync(self._learn, resident, held)
-        if self.history.is_new:  # how fast it was
-            await to_thread.run_sync(self.history.save)
-
-    def _learn(self, resident: Resident, held: Bytes) -> None:
-        """What processes of a model's own held in the end: the next load is planned with it."""
-        plan = resident.plan
-        known = self.history.get(plan.entry.files, plan.loads)
-        if known is not None and known.devices != held:
-            size = sum(held.values())
-            self.history.put(plan.entry.files, plan.loads, replace(known, size=size, devices=held))
+    def _remember(self, resident: Resident) -> None:
+        """What was learned of a model that is gone: how fast it was, and what processes of its own
+        held in the end, with which its next load is planned. Blocks.
+        """
+        files, options = resident.plan.entry.files, resident.plan.loads
+        held = resident.container.info.held if files.remote is not None else None
+        known = self.history.get(files, options)
+        if held is not None and known is not None and known.devices != held:
+            found = replace(known, size=sum(held.values()), devices=held)
+            self.history.put(files, options, found)
+        if self.history.is_new:
             self.history.save()
 
     async def _close(self, name: str, container: Container) -> None:
@@ -416,7 +416,7 @@ class Moves(msgspec.Struct, kw_only=True):
                 await container.aclose()
             except Exception:  # its memory counts as free; a later load finds out if it isn't
                 log.exception("unload failed", model=name)
-            await reclaim()
+            await to_thread.run_sync(trim_heap)
 
     @contextmanager
     def _alone(self) -> Iterator[Callable[[], bool]]:
@@ -465,8 +465,3 @@ def _growth(before: Bytes, after: Bytes, devices: Bytes) -> int | None:
     if CPU in bare(devices) or not devices.keys() <= before.keys() & after.keys():
         return None
     return sum(after[device] - before[device] for device in devices)
-
-
-async def reclaim() -> None:
-    """Return memory that an engine has freed to the system, in a worker thread."""
-    await to_thread.run_sync(trim_heap)

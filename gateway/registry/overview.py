@@ -330,9 +330,8 @@ class Overview(RegistryParts, kw_only=True):
 
     def _held(self, record: ModelRecord) -> Iterator[HeldMemory]:
         name = record.model.name
-        plan = self.planner.planned(name, record.held) if record.held else None
         for device, size in without_turns(record.held).items():
-            parts = scaled(_parts(plan), size) if plan else scaled(NO_PARTS, size)
+            parts = scaled(_parts(self.planner.planned(name, record.held)), size)
             yield HeldMemory(model=name, device=device, size=size, parts=parts)
 
     def cost(self, entry: ModelEntry) -> ModelCost | None:
@@ -442,9 +441,6 @@ class Overview(RegistryParts, kw_only=True):
 def _may_go(record: ModelRecord, name: str) -> bool:
     others = record.model.name != name and not record.model.pinned
     return others and record.phase in ("loading", "loaded")
-
-
-NO_PARTS = Parts(weights=0, cache=0, projector=0, engine=0)
 
 
 def _parts(plan: LoadPlan) -> Parts:

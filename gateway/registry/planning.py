@@ -279,7 +279,8 @@ class LoadPlanner(msgspec.Struct):
 
     def _shorter(self, plan: LoadPlan) -> str:
         length = plan.options.context_length or plan.entry.files.context_length
-        names = ["context_length", *(["cache_tokens"] if _cells(plan.options) else [])]
+        cells = getattr(plan.options, "cache_tokens", None)
+        names = ["context_length", "cache_tokens"] if cells else ["context_length"]
         while (length := length // 2) >= SHORTEST:
             changed = replace(plan.options, **dict.fromkeys(names, length))
             with suppress(ModelUnavailable):  # too short to be loaded at all
@@ -490,7 +491,3 @@ def _may_leave(entry: ModelEntry, options: EngineOptions) -> bool:
         and not any(getattr(options, name, None) for name in PATHS)
         and getattr(getattr(options, "draft", None), "model", None) is None
     )
-
-
-def _cells(options: EngineOptions) -> int | None:
-    return getattr(options, "cache_tokens", None)

@@ -83,7 +83,7 @@ class Reconfiguration(RegistryParts, kw_only=True):
         self.planner.adopt(plan)
         there = self.moves.residents.get(entry.name) or self.moves.loading.get(entry.name)
         if there is not None and there.plan.options != plan.options:
-            self._load_again(entry.name)
+            self.load_again(entry.name)
 
     async def reread(self, entry: ModelEntry) -> ModelEntry:
         """A model whose files were changed since it was loaded is unloaded as its last lease ends,
@@ -95,14 +95,15 @@ class Reconfiguration(RegistryParts, kw_only=True):
         if await self._is_outdated(entry.name):
             text = "the files of a loaded model were changed; it is loaded again"
             log.warning(text, model=entry.name)
-            self._load_again(entry.name)
+            self.load_again(entry.name)
         return self.names.resolve(entry.name)
 
     async def _is_outdated(self, name: str) -> bool:
         """It takes requests, though its files were written over."""
         return await self.moves.are_files_changed(name) and self.scheduler.phase(name) == "loaded"
 
-    def _load_again(self, name: str) -> None:
+    def load_again(self, name: str) -> None:
+        """It is unloaded as its last lease ends, and loaded for those in line, who stay."""
         orders = self.scheduler.unload_asked(self.clock.now(), name, again=True)
         self.orders.carry_out(orders, name)
 

@@ -187,13 +187,6 @@ class ModelRecord:
         del self.line[number]
         self._records.note_asked(self)
 
-    def dissolve(self) -> list[int]:
-        """All leave the line; their numbers."""
-        numbers = list(self.line)
-        for number in numbers:
-            self.give_up(number)
-        return numbers
-
     def serve(self, ticket: Ticket) -> None:
         """It leaves the line, as its owner's turn."""
         self.give_up(ticket.number)

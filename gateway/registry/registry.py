@@ -207,10 +207,7 @@ class Registry:
         if self.is_closing:
             return
         self._planner.nodes_changed()
-        self._orders.carry_out(
-            self._scheduler.apply(self._clock.now(), self._budgets(), self._config.swap)
-        )
-        self._describe_again()
+        self._budget_again()
         draining = {name for name, node in self.nodes().items() if node.draining}
         for record in self._scheduler.records():
             leaves = not record.nodes.isdisjoint(draining)
@@ -257,16 +254,17 @@ class Registry:
             if entry.preload and entry.name in models.changes.added:
                 self._load_soon(entry.name)
         self._planner.parking = config.swap.park
-        self._orders.carry_out(
-            self._scheduler.apply(self._clock.now(), self._budgets(), config.swap)
-        )
-        self._describe_again()
+        self._budget_again()
         self.kept.apply(config.kept)
 
-    def _describe_again(self) -> None:
-        """What is in memory is planned for its next load, and its leave, as things are now: a
-        request that gets a lease at once plans nothing. Replicas that wait may lie elsewhere now.
+    def _budget_again(self) -> None:
+        """Budgets and rules are as they are now; and what is in memory is planned so for its next
+        load, and its leave: a request that gets a lease at once plans nothing. Replicas that wait
+        may lie elsewhere now.
         """
+        self._orders.carry_out(
+            self._scheduler.apply(self._clock.now(), self._budgets(), self._config.swap)
+        )
         entries = self._names.entries()
         names = [
             one.model.name
@@ -366,9 +364,7 @@ class Registry:
         if options is not None:
             self._reconfiguration.change_options(entry, options)
         elif self._is_unloaded_there(entry):
-            self._orders.carry_out(
-                self._scheduler.unload_asked(self._clock.now(), entry.name, again=True), entry.name
-            )
+            self._reconfiguration.load_again(entry.name)
         with self._in_line(entry, Wish(holds=False)) as place:
             place.raise_refusal()  # that it can never fit is known at once
             yield place
@@ -550,7 +546,7 @@ class Registry:
             self._orders.carry_out(orders, entry.name)
             yield place
         finally:
-            self._places.give_up(place)
+            del self._places[place.ticket.number]
             ends = self._scheduler.released if place.answered else self._scheduler.cancelled
             if place.is_lease or not place.answered:
                 orders = ends(self._clock.now(), entry.name, place.ticket.number)

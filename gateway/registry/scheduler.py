@@ -335,8 +335,11 @@ class Scheduler:
 
     def _refuse_line(
         self, record: ModelRecord, why: WhyRefuse, reason: str, retry_after: float | None = None
-    ) -> list[Order]:
-        return [Refuse(number, why, reason, retry_after) for number in record.dissolve()]
+    ) -> list[Refuse]:
+        refusals = [Refuse(number, why, reason, retry_after) for number in record.line]
+        for refusal in refusals:
+            record.give_up(refusal.ticket)
+        return refusals
 
     def _drop_unwanted(self, record: ModelRecord) -> Iterator[Order]:
         """A load that no ticket waits for is cancelled, unless it was asked for to be there."""

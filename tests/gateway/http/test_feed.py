@@ -18,7 +18,7 @@ from gateway.http.publishing import poll_forever, progress_of
 from gateway.keys.access import ADMIN, Access
 from gateway.reconfiguring.reloading import ConfigSource
 from gateway.registry import ModelStatus
-from gateway.registry.overview import NO_PARTS, ModelCost
+from gateway.registry.overview import ModelCost, Parts
 from tests.gateway.http.serving import HELLO, Running, config, serving
 from tests.hang import HANG
 
@@ -231,7 +231,7 @@ def test_what_is_left_of_a_load_is_reported_from_the_last_one(
 ) -> None:
     cost = ModelCost(
         devices={},
-        parts=NO_PARTS,
+        parts=Parts(weights=0, cache=0, projector=0, engine=0),
         measured=False,
         load_seconds=last,
         loading_for=3.0,

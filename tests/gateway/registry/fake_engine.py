@@ -305,11 +305,8 @@ class FakeGauge(Gauge):
     def free(self) -> Bytes:
         return {"cpu": self._engine.budget}
 
-    def available(self) -> Bytes:
+    def available(self, *, anew: bool = False) -> Bytes:
         return self.free()
-
-    def free_anew(self) -> Bytes:
-        return self.available()
 
     def total(self) -> Bytes:
         return self.free()

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.registry import Registry
-from gateway.registry.overview import NO_PARTS, Fit, Parts, scaled
+from gateway.registry.overview import Fit, Parts, scaled
 from tests.every import for_every
 from tests.gateway.registry.fake_engine import Client, FakeEngine, model, registry_of
 
@@ -116,7 +116,7 @@ async def test_what_a_model_takes_is_reported_by_use_and_adds_up() -> None:
         (Parts(weights=3, cache=3, projector=1, engine=3), size)
         for size in (0, 1, 7, 10, 11, 10**12 + 1)
     ]
-    + [(NO_PARTS, 5)],
+    + [(Parts(weights=0, cache=0, projector=0, engine=0), 5)],
 )
 def test_parts_add_up_on_each_device(parts: Parts, size: int) -> None:
     found = scaled(parts, size)

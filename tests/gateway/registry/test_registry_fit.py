@@ -64,12 +64,9 @@ class OneCard(FakeGauge):
     def free(self) -> Bytes:
         return {"cpu": 1000, "cuda:0": 100}
 
-    def available(self) -> Bytes:
+    def available(self, *, anew: bool = False) -> Bytes:
         """As it was at the start, which is all that is known of a card that workers use."""
-        return self.free()
-
-    def free_anew(self) -> Bytes:
-        return {"cpu": 1000, "cuda:0": 100 - self._taken}
+        return {"cpu": 1000, "cuda:0": 100 - self._taken} if anew else self.free()
 
     def total(self) -> Bytes:
         return self.free()
