@@ -78,21 +78,14 @@ def body_type(
     )
 
 
-def _names(types: Sequence[Any], apis: Mapping[str, str]) -> dict[str, str]:
-    """The names of components as msgspec has them, and ours: `OpenAIMessage` of
-    `openai.messages.MessageWire`; where an API has two of one name, each has its module's in front.
+def _names(structs: Sequence[type], apis: Mapping[str, str]) -> dict[type, str]:
+    """What components are called: `OpenAIMessage` is `openai.messages.MessageWire`; where an API
+    has two of one name, each has its module's in front.
     """
-    seen: set[type] = set()
-    structs = [kind for one in inspect.multi_type_info(types) for kind in _structs(one, seen)]
-    short = Counter(struct.__name__ for struct in structs)
     names = {struct: _name(struct, apis) for struct in structs}
     often = Counter(names.values())
     return {
-        struct.__name__
-        if short[struct.__name__] == 1
-        else f"{struct.__module__}.{struct.__qualname__}": name
-        if often[name] == 1
-        else _name(struct, apis, _part(struct))
+        struct: name if often[name] == 1 else _name(struct, apis, _part(struct))
         for struct, name in names.items()
     }
 
@@ -288,12 +281,15 @@ def _document(apis: Sequence[Api], routers: Callable[[], Sequence[Router]], rele
     own = {api.dialect.tag: api.dialect.error or envelope for api in apis}
     errors = [own[operation["tags"][0]].__annotations__["return"] for operation, _ in operations]
     used = ((one.takes, *one.gives, *one.events) for _, one in operations)
-    types = list(dict.fromkeys(chain(errors, *used)))
+    types, seen = list(dict.fromkeys(chain(errors, *used))), set[type]()
+    structs = [kind for one in inspect.multi_type_info(types) for kind in _structs(one, seen)]
+    types += structs  # so that it is known which component is which
     refs, schemas = msgspec.json.schema_components(types, ref_template=f"{REF}{{name}}")
     models: Models = dict(zip(types, refs, strict=True))
     for (operation, described), error in zip(operations, errors, strict=True):
         _complete(operation, described, error, models)
-    names = _names(types, {api.folder: api.dialect.name for api in apis})
+    called = _names(structs, {api.folder: api.dialect.name for api in apis})
+    names = {models[kind]["$ref"].removeprefix(REF): name for kind, name in called.items()}
     components = {
         "securitySchemes": KEYS,
         "schemas": {
