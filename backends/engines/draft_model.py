@@ -257,28 +257,20 @@ CHANCES: Sequence[float] = (0.0, 0.3, 0.5, 0.7, 0.85, 0.95)
 PRIORS: Sequence[float] = (0.2, 0.4, 0.55, 0.7, 0.85, 0.95)
 AVERAGE = 0.75  # of all its tokens, until it is measured
 WITHOUT_MEASURING = 4  # tokens that are drafted where nothing is measured
-FAINT = 0.1  # a draft that is so unlikely to come is not gone on with
 NEAR = 16  # tokens that are read together with the newest one, and not before
 USUAL = 256.0  # tokens of an answer, until they are measured
 
 
 class Growing(msgspec.Struct):
     """A draft while it grows. `classes`: of each token the index of `CHANCES`; `chance`: that all
-    of them come.
+    of them come; `expected`: how many do.
     """
 
     most: int
     tokens: list[int] = []
     classes: list[int] = []
-    chances: list[float] = []
-
-    @property
-    def chance(self) -> float:
-        return self.chances[-1] if self.chances else 1.0
-
-    @property
-    def goes_on(self) -> bool:
-        return len(self.tokens) < self.most and self.chance >= FAINT
+    chance: float = 1.0
+    expected: float = 0.0
 
 
 class ModelDrafter:
@@ -305,7 +297,6 @@ class ModelDrafter:
         self._prompts = Prefill()
         self._usual = USUAL
         self._batch = model.batch
-        self.seconds = 0.0  # that it took in the step that comes
 
     def admit(self, key: int, tokens: Sequence[int], owner: str) -> None:
         """A job begins; not one with parts of pictures, which the small model can't read."""
@@ -335,25 +326,23 @@ class ModelDrafter:
 
     def drafts(
         self, rooms: Mapping[int, int], left: Mapping[int, int], terms: StepTerms
-    ) -> Mapping[int, Draft]:
-        """What the jobs are likely to say next, where that is worth a step. `rooms`: how many
-        tokens may be drafted for each; `left`: how many it may say still.
+    ) -> tuple[Mapping[int, Draft], float]:
+        """What the jobs are likely to say next, where that is worth a step, and the seconds it took
+        to draft. `rooms`: how many tokens may be drafted for each; `left`: how many it may say
+        still.
         """
-        self.seconds = 0.0
         near, behind = self._by_lag(rooms)
         if behind:
             self._read(behind, left, terms)
-        if not near:
-            return {}
-        most = self.most if not self._measures else self._passes(len(near), terms)
-        if not most:
-            return {}
-        grown = self._grow({key: min(rooms[key], self.most) for key in near}, terms)
-        return {
+        if not near or (self._measures and not self._passes(len(near), terms)):
+            return {}, 0.0
+        grown, seconds = self._grow({key: min(rooms[key], self.most) for key in near}, terms)
+        made = {
             key: Draft(tuple(one.tokens), 0, tuple(one.classes))
             for key, one in grown.items()
             if one.tokens
         }
+        return made, seconds
 
     def _by_lag(self, rooms: Mapping[int, int]) -> tuple[Sequence[int], Mapping[int, int]]:
         """Jobs whose text is read but for a few tokens, and how much is left of the others'."""
@@ -398,25 +387,27 @@ class ModelDrafter:
         best, _ = terms.best(ways, 1 - self._average.of(0))
         return best
 
-    def _grow(self, rooms: Mapping[int, int], terms: StepTerms) -> Mapping[int, Growing]:
-        """Pass by pass, as long as another one is likely to bring more than it takes."""
+    def _grow(
+        self, rooms: Mapping[int, int], terms: StepTerms
+    ) -> tuple[Mapping[int, Growing], float]:
+        """Pass by pass, as long as another one is likely to bring more than it takes; and the
+        seconds of all.
+        """
         grown = {key: Growing(most) for key, most in rooms.items()}
-        each, length = terms.each(len(grown)), 0
+        each, length, seconds = terms.each(len(grown)), 0, 0.0
         while (length + 1) * each <= TOGETHER:
-            growing = {key: one.tokens for key, one in grown.items() if one.goes_on}
-            if not growing or not self._goes_on(grown, length, terms):
+            growing = {key: one.tokens for key, one in grown.items() if len(one.tokens) < one.most}
+            if not growing or not self._goes_on(grown, growing, length, seconds, terms):
                 break
-            done = self._sequences.guess(growing)
-            if done is None:
+            if (done := self._sequences.guess(growing)) is None:
                 break
-            length += 1
+            length, seconds = length + 1, seconds + done.seconds
             self._take(grown, growing, done)
-        return grown
+        return grown, seconds
 
     def _take(
         self, grown: Mapping[int, Growing], growing: Collection[int], done: DraftPass
     ) -> None:
-        self.seconds += done.seconds
         self._costs.measured(len(growing), done.seconds)
         for key, guess in zip(growing, done.guesses, strict=True):
             one = grown[key]
@@ -424,19 +415,28 @@ class ModelDrafter:
                 one.most = len(one.tokens)
                 continue
             sureness = max(at for at, least in enumerate(CHANCES) if guess.chance >= least)
-            one.chances.append(one.chance * self._acceptance.of(sureness))
+            one.chance *= self._acceptance.of(sureness)
+            one.expected += one.chance
             one.tokens.append(guess.token)
             one.classes.append(sureness)
 
-    def _goes_on(self, grown: Mapping[int, Growing], length: int, terms: StepTerms) -> bool:
-        """Whether one more pass is likely to bring more tokens a second than those so far."""
+    def _goes_on(
+        self,
+        grown: Mapping[int, Growing],
+        growing: Collection[int],
+        length: int,
+        seconds: float,
+        terms: StepTerms,
+    ) -> bool:
+        """Whether one more pass is likely to bring more tokens a second than those so far, which
+        took `seconds`.
+        """
         if not length or not self._measures:
             return True
         each = terms.each(len(grown))
-        tokens = terms.jobs + sum(sum(one.chances) for one in grown.values())
+        tokens = terms.jobs + sum(one.expected for one in grown.values())
         verifying = terms.costs.of(terms.jobs + length * each)
-        going = [one.chance for one in grown.values() if one.goes_on]
-        gain = self._average.of(0) * sum(going)
+        gain = self._average.of(0) * sum(grown[key].chance for key in growing)
         cost = terms.costs.of(terms.jobs + (length + 1) * each) - verifying
-        cost += self._pass_seconds(len(going), terms)
-        return gain * (verifying + self.seconds) > tokens * cost
+        cost += self._pass_seconds(len(growing), terms)
+        return gain * (verifying + seconds) > tokens * cost

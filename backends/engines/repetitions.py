@@ -7,6 +7,7 @@ All of it is pure: it knows tokens, and nothing of what a draft is worth
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from math import inf
 
 import msgspec
 
@@ -49,8 +50,8 @@ class Repetitions:
         self._latest: dict[int, int] = {}  # behind which place a run of tokens stood last
         self._before: dict[int, int] = {}  # the place before that, of the same run
         self._read = max(0, len(tokens) - INDEXED)
-        self._lag: int | None = None  # how far behind the end the text was that was drafted last
-        self._copied: int | None = None  # the text's length when a long copy was last gone on with
+        self._lag = 0  # how far behind the end the text was that was drafted last; 0: none was
+        self._copied = inf  # the text's length when a long copy was last gone on with
 
     def read(self) -> bool:
         """Take the next tokens into the index. Whether all are there."""
@@ -76,32 +77,28 @@ class Repetitions:
     def find(self, end: Sequence[int], most: int) -> Draft | None:
         """What followed where the text last read like `end`, which may be its own end."""
         own = end is self._tokens
-        copying = own and self.is_copying
         place, length = self._longest(end, own=own)
         if not length:
             return None
         sureness = max(index for index, least in enumerate(FROM) if length >= least)
         if own:
-            sureness = self._followed(len(end), place, sureness, copying=copying)
+            sureness = self._followed(len(end), place, sureness)
         tokens = self._following(place, most, own=own)
         return Draft(tokens, sureness) if tokens else None
 
-    @property
-    def is_copying(self) -> bool:
-        """Whether the text was a long copy until lately: a change in it may be over soon."""
-        return self._copied is not None and 0 <= len(self._tokens) - self._copied <= CHANGED
-
-    def _followed(self, end: int, place: int, sureness: int, *, copying: bool) -> int:
-        """A copy goes on from `place`. How sure it is, by what went before, too."""
+    def _followed(self, end: int, place: int, sureness: int) -> int:
+        """A copy goes on from `place`. How sure it is, by what went before, too: a change in a copy
+        that was long until lately may be over soon.
+        """
         lag = end - place
-        near = self._lag is not None and abs(lag - self._lag) <= CHANGED
+        copying = 0 <= end - self._copied <= CHANGED
         if sureness == LONG:
-            self._copied, self._lag = end, lag
-        elif copying and near:
-            self._lag = lag
-            return RESUMED
-        elif not copying:
-            self._lag = lag
+            self._copied = end
+        elif copying and abs(lag - self._lag) > CHANGED:
+            return sureness
+        elif copying:
+            sureness = RESUMED
+        self._lag = lag
         return sureness
 
     def _longest(self, end: Sequence[int], *, own: bool) -> tuple[int, int]:
@@ -109,7 +106,7 @@ class Repetitions:
         last is gone on with: there a shorter one will do.
         """
         place, longest = 0, 0
-        if own and self._lag is not None and self._lag < len(end):
+        if own and 0 < self._lag < len(end):
             place = len(end) - self._lag
             longest = self._alike(place, end, 1)
         found = self._latest.get(self._numbered(end[-SHORTEST:]))

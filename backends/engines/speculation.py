@@ -15,9 +15,7 @@ tokens a second, and nothing where that is nothing. What it may lose meanwhile i
 All of it is pure: it knows no engine, no clock and no tensors. Times are seconds.
 """
 
-from collections import Counter
-from collections.abc import Mapping, MutableSequence, Sequence
-from itertools import accumulate, islice
+from collections.abc import Iterator, Mapping, MutableSequence, Sequence
 
 import msgspec
 
@@ -37,10 +35,6 @@ from config.engines import SpeculationOptions
 STREAMS = 8  # jobs; a step of more has enough to do
 OF_A_JOB = 3.0  # of what is known of other texts: one is soon seen to be unlike them
 SUREST = 0.98  # of a token's chance
-# Steps after which a text is looked at again that had nothing worth a step: to look costs what a
-# small model's step is a hundredth of. It is doubled each time. A power of two, so that in the
-# steps between nothing is done for any job: see `Speculation.rests`.
-SELDOM = 8
 FADE_EVERY = 256  # steps, after which what wasn't measured meanwhile is believed less
 
 # Why nothing is drafted for a model.
@@ -83,15 +77,13 @@ class DraftingJob:
         self.acceptance = Acceptance(PRIORS, OF_A_JOB)
         self.under_way: Draft | None = None  # its newest draft, and how much of it was drawn
         self.drawn = 0
-        self.every = 1  # steps after which its text is looked at
 
 
 class Speculation:
     """The drafts of one engine's jobs. `even`: a pass takes as many tokens of each job, so that all
     drafts are of one length.
 
-        if not speculation.rests(jobs):
-            drafts = speculation.drafts(answering)  # what to feed besides the newest tokens
+        drafts = speculation.drafts(answering)  # what to feed besides the newest tokens
         ...the pass...
         speculation.stepped(seconds)
         speculation.drew(key)                       # for each drafted token that is drawn
@@ -118,8 +110,6 @@ class Speculation:
         self._costs = StepCosts()
         self._allowance = Allowance()
         self._steps = 0
-        self._look_at = 0  # the next step in which any text is looked at
-        self._rested = 0  # steps without a look since the last
         self._streams = 0  # jobs of the step under way
         self._rows = 0  # tokens of it; none where it isn't measured
         self._drafting = 0.0  # seconds that its drafts took
@@ -131,7 +121,6 @@ class Speculation:
     def admit(self, key: int, tokens: MutableSequence[int], owner: str, most: int | None) -> None:
         """A job begins, whose draft may have `most` tokens; None: as many as the model's."""
         most = self._most if most is None else min(most, self._most)
-        self._look_at = 0
         if most and not self.is_off:
             self._jobs[key] = DraftingJob(tokens, owner, most)
             if self._drafter is not None:
@@ -139,7 +128,6 @@ class Speculation:
 
     def release(self, key: int) -> None:
         """A job is over. Its answer may be repeated by its owner's next ones."""
-        self._look_at = 0
         job = self._jobs.pop(key, None)
         if job is not None:
             self._judge(job)
@@ -154,21 +142,12 @@ class Speculation:
         if self._drafter is not None:
             self._drafter.clear()
 
-    def rests(self, jobs: int) -> bool:
-        """Whether the coming step, of so many, is one between two looks: it has no drafts."""
-        if jobs != self._streams or self._steps + 1 >= self._look_at:
-            return False
-        self._steps += 1
-        self._rested += 1
-        return True
-
     def drafts(self, answering: Sequence[Answering]) -> Mapping[int, StepDraft]:
         """What to verify in the coming step, by key; nothing in most steps of most texts."""
         self._steps += 1
         self._streams = self._rows = jobs = len(answering)
         self._drafting = 0.0
         if not self._jobs or jobs > STREAMS:
-            self._look_at = self._steps + SELDOM
             return {}
         if not self._steps % FADE_EVERY:
             self._costs.fade()
@@ -185,7 +164,6 @@ class Speculation:
             chosen = self._by_model(self._drafter, answering, terms) or chosen
         drafts = self._fed(answering, chosen) if chosen else {}
         self._rows += sum(len(draft.tokens) for draft in drafts.values())
-        self._rest()
         return drafts
 
     def undone(self) -> None:
@@ -193,14 +171,6 @@ class Speculation:
         self._rows = self._streams
         for job in self._jobs.values():
             job.under_way = None
-
-    def _rest(self) -> None:
-        """Until a text is looked at again: at once where it was drafted."""
-        for job in self._jobs.values():
-            busy = job.under_way is not None or job.text.is_copying
-            job.every = 1 if busy else min(2 * job.every, SELDOM)
-        every = min(job.every for job in self._jobs.values()) if self._drafter is None else 1
-        self._look_at = (self._steps // every + 1) * every
 
     def _by_model(
         self, drafter: ModelDrafter, answering: Sequence[Answering], terms: StepTerms
@@ -213,8 +183,8 @@ class Speculation:
             key: max(0, min(one.most, one.room, self._jobs[key].most, drafter.most))
             for key, one in jobs.items()
         }
-        drafts = drafter.drafts(rooms, {key: one.most for key, one in jobs.items()}, terms)
-        self._drafting = drafter.seconds
+        left = {key: one.most for key, one in jobs.items()}
+        drafts, self._drafting = drafter.drafts(rooms, left, terms)
         fitting = {key: _fitting(draft, jobs[key].mask) for key, draft in drafts.items()}
         return {key: draft for key, draft in fitting.items() if draft.tokens}
 
@@ -227,21 +197,15 @@ class Speculation:
                 continue
             self._judge(job)
             most = min(one.most, one.room, job.most)
-            if self._mode == "model" or most <= 0 or self._steps % job.every:
+            if self._mode == "model" or most <= 0 or not job.text.read():
                 continue
-            if not job.text.read():
-                job.every = 1
-            elif (draft := self._draft(job, most, one.mask)) is not None:
+            if (draft := self._draft(job, most, one.mask)).tokens:
                 found[one.key] = draft
         return found
 
-    def _draft(self, job: DraftingJob, most: int, mask: Mask | None) -> Draft | None:
-        """At least one token."""
-        draft = job.text.find(job.tokens, most)
-        if draft is None and job.owner:
-            draft = self._recent.find(job.owner, job.tokens, most)
-        draft = _fitting(draft, mask) if draft is not None else None
-        return draft if draft is not None and draft.tokens else None
+    def _draft(self, job: DraftingJob, most: int, mask: Mask | None) -> Draft:
+        own = job.text.find(job.tokens, most)
+        return _fitting(own or self._recent.find(job.owner, job.tokens, most) or NOTHING, mask)
 
     def _judge(self, job: DraftingJob) -> None:
         """Its last draft was verified."""
@@ -263,43 +227,29 @@ class Speculation:
     def _chosen(
         self, terms: StepTerms, found: Mapping[int, Draft]
     ) -> tuple[Mapping[int, Draft], float]:
-        """As much of each draft as makes most tokens a second, only those with some; and how many
-        these are, where that is measured.
+        """As much of each draft as makes most tokens a second, one length for all as far as they
+        go; and how many these are, where that is measured.
         """
-        jobs = terms.jobs
-        if self._mode == "ngram":
-            room = TOGETHER // (jobs if self._even else len(found))
-            return {key: draft.first(room) for key, draft in found.items()}, 0.0
-        # The likeliest tokens first.
-        likeliest = sorted(
-            (
-                (self._chance(self._jobs[key], draft.sureness) ** (place + 1), key, place)
-                for key, draft in found.items()
-                for place in range(len(draft.tokens))
-            ),
-            key=lambda token: -token[0],
-        )
-        if self._even:  # one length for all, as far as their drafts go
-            gains = [0.0] * min(max(len(d.tokens) for d in found.values()), TOGETHER // jobs)
-            for chance, _, place in likeliest:
-                if place < len(gains):
-                    gains[place] += chance
-            best, rate = self._best(terms, gains, each=jobs)
-            counts = Counter(dict.fromkeys(found, best))
-        else:
-            gains = [chance for chance, *_ in likeliest[:TOGETHER]]
-            best, rate = self._best(terms, gains, each=1)
-            counts = Counter(key for _, key, _ in likeliest[:best])
-        chosen = {key: draft.first(counts[key]) for key, draft in found.items() if counts[key]}
-        return chosen, rate
+        room = TOGETHER // (terms.jobs if self._even else len(found))
+        length, rate = room, 0.0
+        if self._mode != "ngram":
+            chances = [self._chance(self._jobs[key], one.sureness) for key, one in found.items()]
+            ways = self._ways(terms, [*found.values()], chances, room)
+            length, rate = terms.best(ways, 1 - sum(chances) / len(chances))
+        return {key: draft.first(length) for key, draft in found.items() if length}, rate
 
-    def _best(self, terms: StepTerms, gains: Sequence[float], *, each: int) -> tuple[int, float]:
-        """How many of `gains`, the tokens that `each` so many more rows are expected to bring."""
-        jobs, costs = terms.jobs, self._costs
-        wrong = max(0.0, 1 - gains[0] / each) if gains else 1.0  # how likely none is drawn
-        made = accumulate(gains[: (costs.reach - jobs) // each], initial=float(jobs))
-        ways = ((tokens, costs.of(jobs + count * each)) for count, tokens in enumerate(made))
-        return terms.best(islice(ways, 1, None), wrong)
+    def _ways(
+        self, terms: StepTerms, drafts: Sequence[Draft], chances: Sequence[float], room: int
+    ) -> Iterator[tuple[float, float]]:
+        """The tokens and seconds of a step with one token of each draft, with two, and so on."""
+        tokens, rows = float(terms.jobs), terms.jobs
+        for place in range(min(room, max(len(draft.tokens) for draft in drafts))):
+            pairs = zip(drafts, chances, strict=True)
+            longer = [chance ** (place + 1) for draft, chance in pairs if len(draft.tokens) > place]
+            tokens, rows = tokens + sum(longer), rows + terms.each(len(longer))
+            if rows > terms.costs.reach:
+                return
+            yield tokens, terms.costs.of(rows)
 
     def _fed(
         self, answering: Sequence[Answering], chosen: Mapping[int, Draft]
@@ -323,17 +273,14 @@ class Speculation:
         return fed
 
     def stepped(self, seconds: float) -> None:
-        """The pass took `seconds`, of this engine's own (`StepThreads.needed`). What one took
-        between two looks isn't needed.
-        """
+        """The pass took `seconds`, of this engine's own (`StepThreads.needed`)."""
         jobs, rows = self._streams, self._rows
         self._rows = 0
         if not self._jobs or self._mode != "auto" or not rows or jobs > STREAMS:
             return
         self._costs.measured(rows, seconds)
         plain = self._costs.of(jobs)
-        self._allowance.earned(plain, 1 + self._rested)
-        self._rested = 0
+        self._allowance.earned(plain)
         self._allowance.spent(max(0.0, self._costs.of(rows) - plain) + self._drafting)
 
     def drew(self, key: int) -> bool:

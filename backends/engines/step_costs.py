@@ -135,10 +135,10 @@ class Allowance(msgspec.Struct, eq=False):
     _left: float = 0.0  # seconds
     _owed: float = 0.0  # at most
 
-    def earned(self, plain: float, steps: int) -> None:
-        """Steps were done, of which each would have taken so long without drafts."""
+    def earned(self, plain: float) -> None:
+        """A step was done that would have taken so long without drafts."""
         self._owed = OWED * plain
-        self._left = min(max(self._left, -self._owed) + EARNED * plain * steps, SAVED * plain)
+        self._left = min(max(self._left, -self._owed) + EARNED * plain, SAVED * plain)
 
     def spent(self, seconds: float) -> None:
         """A step took so much more for its drafts; or less, for a token that was drafted came."""

@@ -186,8 +186,6 @@ class LlamaCppEngine(LlamaSequences, VocabularyTokenizer):
         # be another sequence's. So a plain pass comes first.
         if self._cache.keeps_states and not self._together.issuperset(r.key for r in answering):
             return {}
-        if self._speculation.rests(len(answering)):
-            return {}
         rows = min(self._loaded.outputs, self._loaded.micro_batch_size) // len(answering) - 1
         rows, length = min(rows, self._cache.goes_back), self.info.context_length
         return self._speculation.drafts(

@@ -242,7 +242,7 @@ class Batching(Sequences[BatchRow]):
 
     def _drafts(self) -> Mapping[int, StepDraft]:
         """What to verify behind the newest tokens of all jobs, by key."""
-        if not self.drafts or self._speculation.rests(len(self._busy)):
+        if not self.drafts:
             return {}
         cells = min(self._grid.capacity, self._longest)
         return self._speculation.drafts(

@@ -58,8 +58,7 @@ class Clock(msgspec.Struct):
                 Answering(key, min(room, ends[key] - len(tokens) - 1), room)
                 for key, tokens in said.items()
             ]
-            rests = self.speculation.rests(len(jobs))
-            drafts = {} if rests else self.speculation.drafts(jobs)
+            drafts = self.speculation.drafts(jobs)
             rows = len(jobs) + sum(len(draft.tokens) for draft in drafts.values())
             self.seconds += self.cost(rows)
             self.steps += 1
@@ -169,25 +168,6 @@ def test_text_that_does_not_repeat_is_no_slower_after_edits() -> None:
     for seed in range(5):
         clock.run([chat(random.Random(seed))])
     assert clock.seconds < 1.01 * 5 * 400 * dear(1)
-
-
-def test_between_looks_nothing_is_done() -> None:
-    """A text is looked at in a part of the steps where drafts don't pay; a new job, at once."""
-    speculation = Speculation(AUTO)
-    Clock(speculation, full).run([chat(random.Random(0))])
-    words = [1, 2, 3]
-    speculation.admit(7, words, "", None)
-    rested = 0
-    for step in range(200):
-        if speculation.rests(1):
-            rested += 1
-        else:
-            assert not speculation.drafts([Answering(7, 100, 100)])
-        speculation.stepped(full(1))
-        words.append(1_000 + step)
-    assert rested > 150
-    speculation.admit(8, [4, 5, 6], "", None)
-    assert not speculation.rests(1)
 
 
 def test_it_is_tried_again_when_texts_change() -> None:

@@ -9,16 +9,17 @@ from backends.engines.step_costs import Allowance, StepCosts
 
 def test_a_long_draft_that_failed_is_not_the_last() -> None:
     allowance = Allowance()
-    allowance.earned(1.0, steps=1)
+    allowance.earned(1.0)
     allowance.spent(30.0)
     assert not allowance.covers(1.0, wrong=0.5)
-    allowance.earned(1.0, steps=4_000)
+    for _ in range(4_000):
+        allowance.earned(1.0)
     assert allowance.covers(1.0, wrong=0.5)
 
 
 def test_what_unsure_drafts_have_lost_is_not_in_the_way_of_sure_ones() -> None:
     allowance = Allowance()
-    allowance.earned(1.0, steps=1)
+    allowance.earned(1.0)
     while allowance.covers(1.0, wrong=0.5):
         allowance.spent(1.0)
     assert allowance.covers(4.0, wrong=0.1)
