@@ -63,8 +63,8 @@ from backends.engines.llamacpp.engine import LlamaCppEngine
 from backends.engines.llamacpp.rows import Rows
 from backends.engines.sampling.state import SamplerState
 from backends.engines.transformers import loading as transformers_loading
-from backends.engines.transformers.batching import Sampled, Sampler
 from backends.engines.transformers.engine import TransformersEngine
+from backends.engines.transformers.sampler import Sampled, Sampler
 from benchmarks import drafting as drafted
 from benchmarks import realistic, report
 from benchmarks.realistic import SIZES, Shape

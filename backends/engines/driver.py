@@ -1,5 +1,4 @@
-"""The engine's end of a container: the threads that load and step an engine, and all that is
-asynchronous.
+"""The engine's end of a container: the thread that steps an engine, and all that is asynchronous.
 
     event loop                                engine thread
     EnginePort.send: Begin ───────────────▶   waits in line, then engine.admit
@@ -16,38 +15,23 @@ messages are `backends.contract.messages`', and `backends.places.container` is t
 """
 
 import asyncio
-import queue
-import threading
 import time
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import TypeAlias
 
 import anyio
 
 from backends.contract.beginnings import Beginnings, Keeping
-from backends.contract.catalog import ModelFiles
-from backends.contract.errors import (
-    CLOSED,
-    BackendError,
-    GenerationFailed,
-    OutOfMemory,
-    PromptTooLong,
-    while_generating,
-)
+from backends.contract.errors import BackendError, GenerationFailed, PromptTooLong
 from backends.contract.messages import (
     Answered,
     Began,
     Begin,
-    Broke,
     Close,
-    Closed,
     Command,
     Encode,
-    Event,
     Failure,
     Finish,
     Keep,
@@ -58,193 +42,14 @@ from backends.contract.messages import (
     SlotOrder,
     Withdraw,
 )
-from backends.contract.protocol import (
-    Ended,
-    Generation,
-    Output,
-    Progress,
-    Report,
-    Tokenizing,
-)
+from backends.contract.protocol import Ended, Generation, Output
 from backends.engines.constraints import Grammars, MaskThreads, Matcher, unbanned
-from backends.engines.engine import (
-    Engine,
-    JobFailed,
-    Owned,
-    PromptRead,
-    PromptScored,
-    PutBack,
-    Token,
-)
-from backends.engines.jobs import (
-    DriverJob,
-    SlotKeeper,
-    SlotOrders,
-    Turns,
-    write,
-)
+from backends.engines.engine import Engine, JobFailed, PromptRead, PromptScored, PutBack, Token
+from backends.engines.engine_thread import EngineThread, ThreadPort, closed, translated
+from backends.engines.jobs import DriverJob, SlotKeeper, SlotOrders, Turns, write
 from backends.engines.kept import BeginningsAfar
-from backends.engines.threads import rested
 from backends.engines.transcript import BannedStrings, Transcript, Written
 from backends.places.container import PortContainer
-
-E = TypeVar("E", bound=Owned)
-Ordered = TypeVar("Ordered")
-Options = TypeVar("Options")
-
-
-class EngineThread(ABC, Generic[E, Ordered]):
-    """The thread that an engine belongs to: commands to it, events to the event loop it was created
-    on. It knows no jobs. A subclass starts it when it is fully constructed.
-    """
-
-    def __init__(self, engine: E, name: str) -> None:
-        self._engine = engine
-        # Gets each event, on the event loop's thread or, `directly`, on this one.
-        self.hand_on: Callable[[Event], None] = lambda _: None
-        self.directly = False
-        self._loop = asyncio.get_running_loop()
-        self._commands: queue.SimpleQueue[Ordered | Close] = queue.SimpleQueue()
-        self._failures = 0  # failed steps since the last that went well
-        self.failure: str | None = None  # why the engine is unusable
-        self._open = True
-        self._ended = False  # the thread takes no more commands
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-
-    async def close(self) -> None:
-        self._commands.put(Close())
-        await anyio.to_thread.run_sync(self._thread.join)
-
-    def put(self, command: Ordered) -> None:
-        """To be taken between two steps."""
-        self._commands.put(command)
-        if self._ended:  # checked second: whichever side comes last finds the command
-            self._answer_the_rest()
-
-    def tell(self, event: Event) -> None:
-        """By any thread: what the gateway is to hear, or to be asked of its store."""
-        if self.directly:
-            self.hand_on(event)
-            return
-        try:
-            self._loop.call_soon_threadsafe(self.hand_on, event)
-        except RuntimeError:  # the loop is closed: there is no reader left
-            self._open = False
-
-    def _run(self) -> None:
-        """Whatever an engine raises, every job gets its end and the thread goes on."""
-        while self._open:
-            try:
-                self._work()
-            except Exception as error:  # noqa: BLE001 - see above
-                rested()
-                reason = translated(error)
-                self._break(reason)  # the engine's state is unknown
-                self._give_up(reason)
-        if self.failure is not None:
-            with suppress(Exception):
-                self._engine.recover()  # what it has may be wrong: nothing of it is to be kept
-        with suppress(Exception):  # the model is gone, one way or the other
-            self._let_go()
-            self._engine.close()
-        rested()
-        self._ended = True
-        self._answer_the_rest()
-
-    def _rebuilt(self, error: Exception) -> BackendError:
-        """The error for jobs whose step failed. The engine is rebuilt once; a second failure in a
-        row is final. Where memory ran out it is sound: the next requests may be smaller.
-        """
-        rested()
-        reason = translated(error)
-        self._failures += not isinstance(reason, OutOfMemory)
-        if self._failures > 1:
-            self._break(reason)
-        try:
-            self._engine.recover()
-        except Exception as hopeless:  # noqa: BLE001 - as in `_run`
-            self._break(translated(hopeless))
-        return reason
-
-    def _break(self, reason: BackendError) -> None:
-        """The engine is unusable from now on."""
-        self.failure = str(reason)
-        self.tell(Broke(self.failure))
-
-    def _answer_the_rest(self) -> None:
-        """No commands are taken any more: answer those that are left."""
-        self._give_up(closed())
-        with suppress(queue.Empty):
-            while True:
-                command = self._commands.get_nowait()
-                if not isinstance(command, Close):
-                    self._refuse(command)
-
-    @abstractmethod
-    def _work(self) -> None:
-        """Take commands and step the engine until `_open` is false."""
-
-    @abstractmethod
-    def _give_up(self, reason: BackendError) -> None:
-        """Every job there is has failed."""
-
-    @abstractmethod
-    def _refuse(self, command: Ordered) -> None:
-        """It will not be carried out: report that."""
-
-    def _let_go(self) -> None:
-        """Release what there is besides the engine."""
-
-
-def closed() -> BackendError:
-    """The error for callers after the model is closed."""
-    return GenerationFailed(CLOSED)
-
-
-def translated(error: Exception) -> BackendError:
-    """An engine's exception as one of ours."""
-    return while_generating(error, "the engine")
-
-
-async def run_loading(load: Callable[[Callable[[Progress], bool]], E], report: Report) -> E:
-    """Run `load(tell)`, which makes an engine, on a thread: it tells its steps, and hears whether
-    it is still wanted. When this call is cancelled, it is not.
-
-    Cancellation waits until the thread has ended, and an engine that came all the same is closed,
-    so that nothing is left behind. `load` should tell often and raise when it hears False.
-    """
-    loop, abandoned = asyncio.get_running_loop(), threading.Event()
-
-    def tell(step: Progress) -> bool:
-        loop.call_soon_threadsafe(report, step)
-        return not abandoned.is_set()
-
-    future = loop.run_in_executor(None, load, tell)
-    try:
-        return await asyncio.shield(future)
-    except asyncio.CancelledError:
-        abandoned.set()
-        with anyio.CancelScope(shield=True):
-            await asyncio.wait([future])
-        if future.exception() is None:
-            future.result().close()
-        raise
-
-
-async def run_loading_weights(
-    load: Callable[[ModelFiles, Options, Callable[[float], bool]], E],
-    files: ModelFiles,
-    options: Options,
-    report: Report,
-) -> E:
-    """As `run_loading`: `load` says how much of the files is loaded, from 0 to 1."""
-
-    def work(tell: Callable[[Progress], bool]) -> E:
-        size = files.size_bytes
-        return load(files, options, lambda done: tell(Progress("weights", int(size * done), size)))
-
-    return await run_loading(work, report)
-
 
 # What the engine's thread is told; a job itself joins the line.
 JobCommand: TypeAlias = DriverJob | Finish | Leave | SlotOrder | Withdraw
@@ -462,40 +267,6 @@ class Driver(EngineThread[Engine, JobCommand]):
         for running in jobs:
             self._jobs.pop(running.key, None)
         self.tell(Outcomes(tuple((running.key, failure) for running in jobs)))
-
-
-class ThreadPort(ABC):
-    """The engine's end: its thread, and what is asynchronous of it. Create it on the event loop."""
-
-    is_unreached = False
-
-    def __init__(self, engine: Tokenizing, thread: EngineThread[Any, Any]) -> None:
-        self._engine = engine
-        self._thread = thread
-        self._closing: asyncio.Task[None] | None = None
-        self.info = engine.info
-
-    def connect(self, receive: Callable[[Event], None], *, directly: bool = False) -> None:
-        """See `Port.connect`. `directly`: `receive` is called on the thread where an event comes
-        from, the event loop's or the engine's.
-        """
-        self._thread.hand_on, self._thread.directly = receive, directly
-
-    @abstractmethod
-    def send(self, command: Command) -> None:
-        """See `Port.send`."""
-
-    def _close(self) -> None:
-        self._closing = asyncio.get_running_loop().create_task(self._closed())
-
-    async def _closed(self) -> None:
-        try:
-            await self._shut()
-        finally:
-            self._thread.hand_on(Closed())
-
-    async def _shut(self) -> None:
-        await self._thread.close()
 
 
 class EnginePort(ThreadPort):

@@ -18,8 +18,8 @@ from backends.contract.encoder import EncoderInput
 from backends.contract.errors import BackendError, GenerationFailed
 from backends.contract.messages import Close, Command, Encode, Encoded, Failure, Leave, Left
 from backends.contract.protocol import Tokenizing
-from backends.engines.driver import EngineThread, ThreadPort, closed
 from backends.engines.engine import Owned
+from backends.engines.engine_thread import EngineThread, ThreadPort, closed
 from backends.places.encoder_container import PortEncoder
 
 # The target time of a pass: new requests wait no longer for it, nor do cancelled ones.

@@ -53,8 +53,9 @@ from backends.contract.framing import (
 )
 from backends.contract.messages import Closed, Event, Failure, Port
 from backends.contract.protocol import Progress
-from backends.engines.driver import DrivenContainer, ThreadPort
+from backends.engines.driver import DrivenContainer
 from backends.engines.encoder_driver import DrivenEncoder
+from backends.engines.engine_thread import ThreadPort
 from backends.engines.tokenizing import EVERY_BYTE, try_vocabulary
 from backends.machine.devices import memory
 from backends.machine.process_settings import prepare_process

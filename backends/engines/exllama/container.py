@@ -15,7 +15,8 @@ import msgspec
 from backends.contract.catalog import ModelFiles, command
 from backends.contract.errors import BackendMissing
 from backends.contract.protocol import ModelContainer, Progress, Report
-from backends.engines.driver import DrivenContainer, run_loading
+from backends.engines.driver import DrivenContainer
+from backends.engines.engine_thread import run_loading
 from config.engines import ExLlamaOptions
 
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ from backends.contract.catalog import ModelFiles, command
 from backends.contract.encoder import EncoderContainer
 from backends.contract.errors import BackendMissing, LoadFailed
 from backends.contract.protocol import ModelContainer, ModelInfo, Report, Tokenizer
-from backends.engines.driver import DrivenContainer, run_loading_weights
+from backends.engines.driver import DrivenContainer
 from backends.engines.encoder_driver import DrivenEncoder
+from backends.engines.engine_thread import run_loading_weights
 from backends.engines.tokenizing import VocabularyTokenizer
 from config.engines import LlamaCppOptions
 

@@ -1,19 +1,21 @@
 """transformers in the process: Hugging Face folders, with continuous batching and pictures.
 
-    files.py      recognises such a folder, by its JSON files (no engine needed)
-    loading.py    options -> model, with LoRA; progress, cancellation, errors
-    memory.py     when memory runs out, and giving it back
-    grid.py       the cache: rows of cells and of states, one row per sequence, and how many
-    forward.py    one pass over neighbouring rows; the trial that shows whether a model can do that
-    traced.py     the same pass without Python, recorded when the model is loaded
-    batching.py   the loop's body: one pass for all answers, prompts in chunks between
-    solo.py       jobs that can't share passes, one after another through `generate`, with the
-                  model's own processor
-    engine.py     the engine the driver steps: batching and solo side by side
-    draft.py      a small model that drafts for a large one
-    offload.py    the split of a model's layers between its card and main memory
-    encoder.py    models that make vectors or rank
-    container.py  entry point: `load`
+    files.py          recognises such a folder, by its JSON files (no engine needed)
+    loading.py        options -> model, with LoRA; progress, cancellation, errors
+    memory.py         when memory runs out, and giving it back
+    grid.py           the cache: rows of cells and of states, one row per sequence, and how many
+    forward.py        one pass over neighbouring rows; the trial of whether a model can do that
+    traced.py         the same pass without Python, recorded when the model is loaded
+    batching.py       the loop's body: one pass for all answers, prompts in chunks between
+    sampler.py        the next tokens of jobs that share a pass
+    solo.py           jobs that can't share passes, one after another through `generate`, with the
+                      model's own processor
+    engine.py         the engine the driver steps: batching and solo side by side
+    draft.py          a small model that drafts for a large one
+    offload.py        the split of a model's layers between its card and main memory
+    encoder.py        models that make vectors or rank
+    encoder_steps.py  what their folders say of that
+    container.py      entry point: `load`
 
 Batching is our own step loop over the model's plain forward, not transformers'
 `ContinuousBatchingManager`. Both were measured on the bundled model (0.85 million parameters, one

@@ -13,7 +13,7 @@ next turn. Where layers keep states, a sequence goes back to a snapshot alone, s
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -25,7 +25,7 @@ from backends.engines.cells import COPIED, FEW, WORTHWHILE, Placement, Slot, Sna
 from backends.engines.constraints import Mask
 from backends.engines.engine import JobFailed, StepResult, Token
 from backends.engines.prefill import STEP_SECONDS
-from backends.engines.sampling.batch import SamplerBatch, logprobs
+from backends.engines.sampling.batch import logprobs
 from backends.engines.sampling.state import SamplerState, SamplingContext
 from backends.engines.sequences import JobSequence, Restoring, Sequences
 from backends.engines.snapshots import places
@@ -34,63 +34,11 @@ from backends.engines.threads import StepThreads
 from backends.engines.transformers.files import LARGEST_CHUNK, CacheSize
 from backends.engines.transformers.forward import Forward
 from backends.engines.transformers.grid import Grid, Size, as_bytes, fit
-from backends.engines.transformers.memory import ran_out, while_generating
+from backends.engines.transformers.memory import while_generating
+from backends.engines.transformers.sampler import Sampled, Sampler
 from backends.engines.vocabulary import HfVocabulary
 from backends.machine.process_settings import trim_heap
 from config.engines import SpeculationOptions
-
-
-class Sampled(msgspec.Struct, frozen=True):
-    """A job's next token."""
-
-    token: int
-    logprob: TokenLogprob | None  # None: not asked for
-
-
-class Sampler(msgspec.Struct, eq=False):
-    """Draws the next tokens of a pass's jobs together; where that fails, each by itself. What one
-    job's parameters raise is that job's alone: the others' tokens and random numbers are what they
-    would have been without it.
-
-    Keeps the batch of the jobs that were last drawn for. `piece`: a token's bytes.
-    """
-
-    _context: SamplingContext
-    _piece: Callable[[int], bytes]
-    _batch: SamplerBatch | None = None
-
-    def clear(self) -> None:
-        """Forget the jobs."""
-        self._batch = None
-
-    def sample(
-        self, states: Sequence[SamplerState], logits: torch.Tensor
-    ) -> Sequence[Sampled | Exception]:
-        """For each row of `logits` (jobs, vocabulary), float32: a token, or what its own job
-        raised. The owners append the tokens and then call their states' `drawn`.
-
-        Raises errors of memory that ran out: they are no single job's.
-        """
-        try:
-            if self._batch is None or self._batch.states != tuple(states):
-                self._batch = SamplerBatch(states, self._context)
-            return self._sampled(self._batch, logits)
-        except Exception as error:
-            self._batch = None
-            if ran_out(error):
-                raise
-            if len(states) == 1:
-                return [error]
-        rows = zip(states, logits.split(1), strict=True)
-        return [one for state, row in rows for one in self.sample([state], row)]
-
-    def _sampled(self, batch: SamplerBatch, logits: torch.Tensor) -> list[Sampled]:
-        tokens = batch.draw(logits)
-        wanted = [state.logprobs for state in batch.states]
-        found = logprobs(logits, tokens, wanted, self._piece)
-        batch.count(tokens)  # last: a job that is drawn for again was not counted
-        return [Sampled(token, logprob) for token, logprob in zip(tokens, found, strict=True)]
-
 
 # Tokens of a prompt that are computed in one pass in the time of one by itself, see
 # `LayerPattern.stepwise`.

@@ -12,8 +12,9 @@ from backends.contract.catalog import ModelFiles, command
 from backends.contract.encoder import EncoderContainer
 from backends.contract.errors import BackendMissing
 from backends.contract.protocol import ModelContainer, Report
-from backends.engines.driver import DrivenContainer, run_loading_weights
+from backends.engines.driver import DrivenContainer
 from backends.engines.encoder_driver import DrivenEncoder
+from backends.engines.engine_thread import run_loading_weights
 from backends.engines.vocabulary import tokenizer_of
 from config.engines import TransformersOptions
 

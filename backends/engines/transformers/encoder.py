@@ -1,5 +1,5 @@
 """Models that make vectors or rank, through their plain forward: texts of alike lengths in one
-padded pass, then the steps that their folders name (`backends.engines.model_folder`).
+padded pass, then the steps that their folders name (`encoder_steps`).
 """
 
 from collections.abc import Callable, Sequence
@@ -17,10 +17,10 @@ from backends.contract.errors import LoadFailed
 from backends.contract.protocol import MemoryNeed, ModelInfo, Reading, Vectors
 from backends.engines import model_folder
 from backends.engines.encoder_driver import Pass
-from backends.engines.model_folder import Dense, EncoderSteps
 from backends.engines.threads import StepThreads
 from backends.engines.tokenizing import known_info
-from backends.engines.transformers import loading
+from backends.engines.transformers import encoder_steps, loading
+from backends.engines.transformers.encoder_steps import Dense, EncoderSteps
 from backends.engines.transformers.files import (
     MOST_ROWS,
     EncoderShape,
@@ -42,7 +42,7 @@ def load(
         config = transformers.AutoConfig.from_pretrained(
             files.path, trust_remote_code=options.trust_remote_code
         )
-        steps = model_folder.steps(files.path, model_folder.read_json(files.path / "config.json"))
+        steps = encoder_steps.steps(files.path, model_folder.read_json(files.path / "config.json"))
         if steps is None:
             raise LoadFailed(f"{files.path.name} has changed since it was listed")
         ranks = steps.task == "rank"

@@ -15,12 +15,13 @@ from backends.engines.speculation import Speculation
 from backends.engines.threads import StepThreads
 from backends.engines.tokenizing import VocabularyTokenizer
 from backends.engines.transformers import loading
-from backends.engines.transformers.batching import Batching, Sampler
+from backends.engines.transformers.batching import Batching
 from backends.engines.transformers.draft import TransformersDraftModel
 from backends.engines.transformers.forward import Forward
 from backends.engines.transformers.grid import Grid
 from backends.engines.transformers.loading import TransformersModel
 from backends.engines.transformers.memory import give_back, in_our_words, while_generating
+from backends.engines.transformers.sampler import Sampler
 from backends.engines.transformers.solo import Solo, image_inputs
 
 

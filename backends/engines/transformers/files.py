@@ -34,6 +34,7 @@ from backends.contract.protocol import MemoryNeed
 from backends.engines import model_folder, snapshots
 from backends.engines.draft_model import draft_files
 from backends.engines.prefill import ALONE_SECONDS, BLOCK
+from backends.engines.transformers import encoder_steps
 from backends.engines.transformers.offload import COPIED, weights_of
 from backends.machine import devices
 from backends.machine.control_groups import main_memory
@@ -59,14 +60,14 @@ def recognise_encoder(path: Path) -> ModelFiles | None:
     if not (path / "config.json").is_file():
         return None
     config = model_folder.read_json(path / "config.json")
-    steps = model_folder.steps(path, config)
+    steps = encoder_steps.steps(path, config)
     if steps is None or not (files := model_folder.weights(path)):
         return None
     kind = str(config.get("model_type") or "")
     found = model_folder.described(
         path, config, files, backend="transformers", format_="safetensors", kind=kind
     )
-    trained = model_folder.positions(config, found.context_length)
+    trained = encoder_steps.positions(config, found.context_length)
     further = (file for file in path.rglob("*") if file.suffix in (".json", ".safetensors"))
     return msgspec.structs.replace(
         found,
@@ -83,7 +84,7 @@ def encoder_shape(files: ModelFiles, options: TransformersOptions, *, cpu: bool)
     model has positions.
     """
     config = model_folder.read_json(files.path / "config.json")
-    trained = model_folder.positions(config, model_folder.context_length(config))
+    trained = encoder_steps.positions(config, model_folder.context_length(config))
     length = min(files.context_length, LONGEST_TEXT)
     if options.context_length is not None:
         length = min(options.context_length, trained)

@@ -24,8 +24,8 @@ from backends.engines.engine import JobFailed, Token
 from backends.engines.sampling.batch import logprobs
 from backends.engines.sampling.state import SamplerState, SamplingContext
 from backends.engines.threads import StepThreads
-from backends.engines.transformers.batching import Sampler
 from backends.engines.transformers.memory import while_generating
+from backends.engines.transformers.sampler import Sampler
 from backends.engines.vocabulary import HfVocabulary
 
 Inputs = Mapping[str, Any]  # what a processor makes for the model's forward

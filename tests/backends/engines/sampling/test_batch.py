@@ -23,7 +23,7 @@ from backends.engines.sampling.batch import SamplerBatch, logprobs
 from backends.engines.sampling.draw import Draw, way
 from backends.engines.sampling.state import Dry, SamplerState, SamplingContext
 from backends.engines.sampling.truncation import wider, window
-from backends.engines.transformers.batching import Sampler
+from backends.engines.transformers.sampler import Sampler
 from backends.engines.vocabulary import HfVocabulary
 
 CPU = torch.device("cpu")
