@@ -127,7 +127,7 @@ def fit(
             best = min(found, key=lambda one: (-one.speed, len(one.layers)))
             return _reasoned(best, weights, variants, cards)
     for variant in variants:
-        if (alone := _in_main(weights, variant, cards, main)) is not None:
+        if (alone := _tried(weights, variant, (), main, cards, _steps(weights))) is not None:
             return _reasoned(alone, weights, variants, cards)
     return None
 
@@ -136,8 +136,8 @@ def _on_cards(
     weights: ModelWeights, variant: Variant, cards: Sequence[Device], main: Device
 ) -> Iterator[Fit]:
     """For each set of cards the way in which most of the model lies on them."""
+    steps = _steps(weights)
     for chosen in _sets(cards):
-        steps = len(weights.experts) + len(weights.layers) + 1
         if (whole := _tried(weights, variant, chosen, main, cards, 0)) is not None:
             yield whole
             continue
@@ -153,6 +153,11 @@ def _sets(cards: Sequence[Device]) -> Iterator[Sequence[Device]]:
         yield from islice(combinations(cards, count), MOST_SETS)
 
 
+def _steps(weights: ModelWeights) -> int:
+    """The one that leaves nothing on cards; see `_divided`."""
+    return len(weights.experts) + len(weights.layers) + 1
+
+
 def _divided(weights: ModelWeights, step: int) -> tuple[int, int]:
     """How many layers lie on cards, the output among them, and how many of those have no experts
     there: a step takes one layer's experts away, or once none is left a layer.
@@ -165,53 +170,47 @@ def _divided(weights: ModelWeights, step: int) -> tuple[int, int]:
 
 def _filled(
     weights: ModelWeights, variant: Variant, cards: Sequence[Device], step: int
-) -> tuple[list[int], list[int]] | None:
+) -> list[tuple[int, int]] | None:
     """How many layers go on each card, and the bytes this takes there: all cards filled alike, as
     far as layers can be. None: they don't fit.
     """
     sizes = _sizes(weights, variant, step)
-    fixed = variant.buffers + (variant.moved if step else 0)
+    each = variant.buffers + (variant.moved if step else 0)
+    fixed = [each + (0 if place else variant.beside) for place in range(len(cards))]
     for share in range(1, EVENLY + 1):
-        rooms = [card.free * share // EVENLY - fixed for card in cards]
-        rooms[0] -= variant.beside
-        if (counts := _packed(sizes, rooms)) is not None:
-            break
-    else:
-        return None
-    taken, place = [], 0
-    for count in counts:
-        taken.append(fixed + sum(sizes[place : place + count]))
-        place += count
-    taken[0] += variant.beside
-    return counts, taken
+        pairs = zip(cards, fixed, strict=True)
+        rooms = [card.free * share // EVENLY - own for card, own in pairs]
+        if (packed := _packed(sizes, rooms)) is not None:
+            return [(count, size + own) for (count, size), own in zip(packed, fixed, strict=True)]
+    return None
 
 
 def _sizes(weights: ModelWeights, variant: Variant, step: int) -> list[int]:
     """Of what goes on cards, in the order of the layers."""
     count, away = _divided(weights, step)
     first = len(weights.layers) + 1 - count
-    without = set(weights.experts[len(weights.experts) - away :]) if away else set()
+    without = weights.experts[len(weights.experts) - away :]
     sizes = [
         layer.shared + variant.caches[number] + (0 if number in without else layer.experts)
         for number, layer in enumerate(weights.layers)
         if number >= first
     ]
     whole = step == 0  # then the embedding is counted there, too: it may be the output's matrix
-    return [*sizes, weights.output + (weights.embedding if whole else 0)]
+    return [*sizes, weights.output + (weights.embedding if whole else 0)] if count else []
 
 
-def _packed(sizes: Sequence[int], rooms: Sequence[int]) -> list[int] | None:
-    """How many of `sizes` go into each room, in their order; None: not all do, or a room is left
-    empty, which a smaller set of cards does as well.
+def _packed(sizes: Sequence[int], rooms: Sequence[int]) -> list[tuple[int, int]] | None:
+    """How many of `sizes` go into each room, in their order, and their sum; None: not all do, or a
+    room is left empty, which a smaller set of cards does as well.
     """
-    counts, place = [], 0
+    packed, place = [], 0
     for room in rooms:
         count, taken = 0, 0
         while place < len(sizes) and taken + sizes[place] <= room:
             taken += sizes[place]
             place, count = place + 1, count + 1
-        counts.append(count)
-    return counts if place == len(sizes) and all(counts) else None
+        packed.append((count, taken))
+    return packed if place == len(sizes) and all(count for count, _ in packed) else None
 
 
 def _tried(
@@ -227,41 +226,39 @@ def _tried(
     """
     if (filled := _filled(weights, variant, chosen, step)) is None:
         return None
-    counts, taken = filled
     on_cards, away = _divided(weights, step)
-    sizes = {card.name: size for card, size in zip(chosen, taken, strict=True)}
+    names = [card.name for card in chosen]
+    sizes = {name: size for name, (_, size) in zip(names, filled, strict=True)}
     if step:
         sizes[main.name] = _rest(weights, variant, on_cards, away)
         if sizes[main.name] > main.free:
             return None
     return Fit(
         variant=variant,
-        layers={card.name: count for card, count in zip(chosen, counts, strict=True)},
+        layers={name: count for name, (count, _) in zip(names, filled, strict=True)},
         away=away,
         sizes=sizes,
         speed=_speed(weights, on_cards, away, chosen, main, cards),
     )
 
 
-def _in_main(
-    weights: ModelWeights, variant: Variant, cards: Sequence[Device], main: Device
-) -> Fit | None:
-    size = _rest(weights, variant, 0, 0) + variant.beside
-    if size > main.free:
-        return None
-    speed = _speed(weights, 0, 0, (), main, cards)
-    return Fit(variant=variant, layers={}, away=0, sizes={main.name: size}, speed=speed)
-
-
 def _rest(weights: ModelWeights, variant: Variant, on_cards: int, away: int) -> int:
     """Bytes in main memory."""
-    first = len(weights.layers) + 1 - on_cards  # all of them, and the output: one more than layers
-    below = weights.layers[:first]
-    size = sum(layer.shared + layer.experts for layer in below) + sum(variant.caches[:first])
-    without = weights.experts[len(weights.experts) - away :] if away else ()
-    size += sum(weights.layers[number].experts for number in without)
-    size += variant.added
-    return size + weights.embedding + variant.buffers + (0 if on_cards else weights.output)
+    below, without = _in_main(weights, on_cards, away)
+    size = sum(layer.shared + layer.experts for layer in below) + sum(variant.caches[: len(below)])
+    size += sum(layer.experts for layer in without)
+    alone = 0 if on_cards else weights.output + variant.beside
+    return size + variant.added + weights.embedding + variant.buffers + alone
+
+
+def _in_main(
+    weights: ModelWeights, on_cards: int, away: int
+) -> tuple[Sequence[LayerWeights], Sequence[LayerWeights]]:
+    """The layers in main memory, and those that have their experts there."""
+    # All of them, and the output: one more than layers.
+    below = weights.layers[: len(weights.layers) + 1 - on_cards]
+    without = weights.experts[len(weights.experts) - away :]
+    return below, [weights.layers[number] for number in without]
 
 
 def _speed(
@@ -284,10 +281,9 @@ def _speed(
 
 def read_in_main(weights: ModelWeights, on_cards: int, away: int) -> float:
     """Bytes that a token is computed with in main memory."""
-    below = weights.layers[: len(weights.layers) + 1 - on_cards]
-    without = weights.experts[len(weights.experts) - away :] if away else ()
+    below, without = _in_main(weights, on_cards, away)
     there = sum(map(weights.read_of, below)) + (0 if on_cards else weights.output)
-    return there + sum(weights.layers[number].experts * weights.used for number in without)
+    return there + sum(layer.experts * weights.used for layer in without)
 
 
 def reads(weights: ModelWeights, found: Fit, main: str) -> Mapping[str, float]:
@@ -311,13 +307,21 @@ def _reasoned(
         whole = sum(sizes) + wanted.buffers + wanted.beside
         free = ", ".join(f"{card.name} {_gib(card.free)}" for card in cards)
         reasons.append(f"all of it takes {_gib(whole)}, free are {free}")
-    if found.variant.context != wanted.context:
-        reasons.append(f"nothing of it fits with {wanted.context:,} tokens of context")
-    if found.variant.is_pool:
-        reasons.append("nothing of it fits with a cache for more than one context")
-    if found.variant.cache_type != wanted.cache_type:
-        reasons.append(f"nothing of it fits with a cache of {wanted.cache_type}")
+    reasons += [f"nothing of it fits with {what}" for what, _ in _given_up(found.variant, wanted)]
     return msgspec.structs.replace(found, reasons=tuple(reasons))
+
+
+def _given_up(variant: Variant, wanted: Variant) -> Iterator[tuple[str, str]]:
+    """What of the wanted cache there isn't, and what is in its place."""
+    if variant.context != wanted.context:
+        tokens = f"{wanted.context:,}"
+        instead = f"{variant.context:,} tokens of context in place of {tokens}"
+        yield f"{tokens} tokens of context", instead
+    if variant.is_pool:
+        yield "a cache for more than one context", "a cache of one context for all requests"
+    if variant.cache_type != wanted.cache_type:
+        kind = wanted.cache_type
+        yield f"a cache of {kind}", f"cache {variant.cache_type} in place of {kind}"
 
 
 def sentence(found: Fit, weights: ModelWeights, wanted: Variant) -> str:
@@ -333,12 +337,7 @@ def sentence(found: Fit, weights: ModelWeights, wanted: Variant) -> str:
         parts.append(f"{found.away} of {len(weights.experts)} layers' experts in RAM")
     if below > 0 and found.on_cards and found.away:
         parts.append("all experts in RAM")
-    if found.variant.context != wanted.context:
-        parts.append(f"{found.variant.context:,} tokens of context in place of {wanted.context:,}")
-    if found.variant.is_pool:
-        parts.append("a cache of one context for all requests")
-    if found.variant.cache_type != wanted.cache_type:
-        parts.append(f"cache {found.variant.cache_type} in place of {wanted.cache_type}")
+    parts += [instead for _, instead in _given_up(found.variant, wanted)]
     if not parts:
         return ""
     slower = found.speed < 0.995
