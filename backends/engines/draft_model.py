@@ -223,10 +223,9 @@ class DraftSequences:
         pieces = []
         for key, more in drafted.items():
             slot, tokens = self._of(key)
-            whole = [*tokens[len(slot.tokens) :], *more]  # drafted ones are fed one by one
-            if len(slot.tokens) > len(tokens):
-                whole = list(more[len(slot.tokens) - len(tokens) :])
-            pieces.append(Piece(slot.index, whole, len(slot.tokens)))
+            fed = len(slot.tokens)  # drafted ones are fed one by one
+            unread = [*tokens[fed:], *more[max(0, fed - len(tokens)) :]]
+            pieces.append(Piece(slot.index, unread, fed))
         return self._fed(pieces)
 
     def _of(self, key: int) -> tuple[Slot, Sequence[int]]:

@@ -63,13 +63,9 @@ class Driver(EngineThread[Engine, JobCommand]):
         self._waiting: Turns[DriverJob] = Turns()  # by their adapters
         self._active: dict[int, DriverJob] = {}
         self._jobs: dict[int, DriverJob] = {}  # both
-        self._orders = SlotOrders(engine.info, self._by_age, keeper, self.tell)
+        self._orders = SlotOrders(engine.info, self._active.values, keeper, self.tell)
         self._masks = MaskThreads()
         self._thread.start()
-
-    def _by_age(self) -> Sequence[DriverJob]:
-        """The jobs that the engine has, oldest first."""
-        return tuple(self._active.values())
 
     def _work(self) -> None:
         while self._open:
@@ -259,7 +255,8 @@ class Driver(EngineThread[Engine, JobCommand]):
     def _step_failed(self, error: Exception) -> None:
         """Only the requests of this step fail; see `_rebuilt`."""
         reason = self._rebuilt(error)
-        failed, self._active = list(self._active.values()), {}
+        failed = tuple(self._active.values())
+        self._active.clear()
         self._fail(failed, reason)
 
     def _fail(self, jobs: Sequence[DriverJob], error: BackendError) -> None:

@@ -328,7 +328,7 @@ class SlotOrders(msgspec.Struct, eq=False):
     """The orders that wait for their slot to be idle. All of it on the engine's thread."""
 
     _info: ModelInfo
-    _active: Callable[[], Sequence[DriverJob]]  # the jobs that the engine has, oldest first
+    _active: Callable[[], Collection[DriverJob]]  # the jobs that the engine has, oldest first
     _keeper: SlotKeeper | None  # None only where `info.keeps_slots` is false: slots are read alone
     _tell: Callable[[Answered], None]
     open: dict[int, SlotOrder] = {}  # by their numbers

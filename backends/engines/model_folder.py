@@ -256,6 +256,7 @@ def described(
         chat_template=chat_template(path),
         tool_template=chat_template(path, TOOL_USE),
         parts=tuple(sorted((*files, *path.glob("*.json"), *path.glob("*.jinja")))),
+        layers=_layers(text),
         vocab_size=number(text, "vocab_size"),
         heads=first_number(text, HEADS, 0),
         activation_bytes=activation_bytes(text),

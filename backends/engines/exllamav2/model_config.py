@@ -4,7 +4,7 @@ wrongly or not at all.
 It was the last version, so what is newer than it, or wrong in it, is set right here.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from copy import copy
 from math import ceil, floor, log, pi
 from pathlib import Path
@@ -101,6 +101,9 @@ def rope_of(text: Fields) -> Mapping[str, Any]:
     return scaling
 
 
+SCALINGS = frozenset({"default", "mrope", "linear", "llama3", "yarn", "longrope", "su"})
+
+
 def _read_rope(config: Any, text: Fields, folder: Path) -> None:
     """What transformers 5 writes as `rope_parameters`: exllamav2 would silently take its own
     defaults. Raises UnsupportedModel for a scaling that it doesn't have.
@@ -120,44 +123,28 @@ def _read_rope(config: Any, text: Fields, folder: Path) -> None:
     if "mrope_section" in rope:
         config.mrope_section = rope["mrope_section"]
     if not text.get("rope_scaling"):
-        SCALINGS[kind](config, {**text, **rope})
+        _scale(config, kind, {**text, **rope})
 
 
-def _unscaled(config: Any, rope: Mapping[str, Any]) -> None: ...
-
-
-def _linear(config: Any, rope: Mapping[str, Any]) -> None:
-    config.scale_pos_emb = float(rope["factor"])
-
-
-def _llama3(config: Any, rope: Mapping[str, Any]) -> None:
-    config.alt_rope_method = "llama3"
-    config.l3_rope_factor = rope["factor"]
-    config.l3_rope_low_freq_factor = rope["low_freq_factor"]
-    config.l3_rope_high_freq_factor = rope["high_freq_factor"]
-    config.l3_rope_original_max_position_embeddings = rope["original_max_position_embeddings"]
-
-
-def _yarn(config: Any, _: Mapping[str, Any]) -> None:
-    config.alt_rope_method = "yarn"  # see `_stretch`
-
-
-def _longrope(config: Any, rope: Mapping[str, Any]) -> None:
-    config.alt_rope_method = "su"
-    config.scale_long_factor = rope["long_factor"]
-    config.scale_short_factor = rope["short_factor"]
-    config.original_max_seq_len = rope["original_max_position_embeddings"]
-
-
-SCALINGS: Mapping[str, Callable[[Any, Mapping[str, Any]], None]] = {
-    "default": _unscaled,
-    "mrope": _unscaled,
-    "linear": _linear,
-    "llama3": _llama3,
-    "yarn": _yarn,
-    "longrope": _longrope,
-    "su": _longrope,
-}
+def _scale(config: Any, kind: str, rope: Mapping[str, Any]) -> None:
+    """As exllamav2 has it of files that those before transformers 5 wrote."""
+    first = rope.get("original_max_position_embeddings")
+    match kind:
+        case "linear":
+            config.scale_pos_emb = float(rope["factor"])
+        case "yarn":
+            config.alt_rope_method = "yarn"  # see `_stretch`
+        case "llama3":
+            config.alt_rope_method = "llama3"
+            config.l3_rope_factor = rope["factor"]
+            config.l3_rope_low_freq_factor = rope["low_freq_factor"]
+            config.l3_rope_high_freq_factor = rope["high_freq_factor"]
+            config.l3_rope_original_max_position_embeddings = first
+        case "longrope" | "su":
+            config.alt_rope_method = "su"
+            config.scale_long_factor = rope["long_factor"]
+            config.scale_short_factor = rope["short_factor"]
+            config.original_max_seq_len = first
 
 
 def _keep_long_rope(config: Any, trained: int) -> None:

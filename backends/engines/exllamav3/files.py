@@ -314,7 +314,6 @@ KINDS: Mapping[str, Kind] = {
     "Step3p7ForConditionalGeneration": Kind("rings"),
 }
 COUNTS_OF_HEADS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "mtp_num_layers")
-ATTENDS = ("full_attention", "attention", "sliding_attention", "chunked_attention")
 DRAFTED = 4  # tokens, where nothing says another number
 RING_SPARE = 2 * shared.PAGE  # tokens that a ring holds beyond its window (modules/sliding_attn.py)
 ROWS = 2  # of a recurrent state for each sequence (modules/gated_delta_net.py, GDNLayerState)
@@ -337,8 +336,9 @@ def with_states(files: ModelFiles, config: Fields) -> ModelFiles:
             sliding_bytes_per_token=int(files.cache_bytes_per_token * sliding),
         )
     if keeps == "states":
+        layers = files.recurrent_layers or files.layers  # all, where it isn't known which
         return msgspec.structs.replace(
-            files, state_bytes=state_bytes(text), recurrent_layers=_recurrent_layers(text)
+            files, state_bytes=state_bytes(text), recurrent_layers=layers
         )
     return msgspec.structs.replace(files, state_bytes=0, recurrent_layers=0)
 
@@ -354,15 +354,6 @@ def _share_that_slides(text: Fields) -> float:
     if not isinstance(kinds, list) or not kinds or not number(text, "sliding_window"):
         return 0.0
     return kinds.count("sliding_attention") / len(kinds)
-
-
-def _recurrent_layers(text: Fields) -> int:
-    kinds = text.get("layer_types")
-    if isinstance(kinds, list):
-        return sum(kind not in ATTENDS for kind in kinds)
-    if isinstance(pattern := text.get("hybrid_override_pattern"), str):  # Nemotron H's
-        return pattern.count("M")
-    return number(text, "num_hidden_layers")
 
 
 def state_bytes(text: Fields) -> int:

@@ -29,7 +29,15 @@ from backends.contract.catalog import (
     smallest_first,
 )
 from backends.contract.errors import LoadFailed
-from backends.contract.placement import Device, Fit, ModelWeights, Variant, reads, sentence
+from backends.contract.placement import (
+    Device,
+    Fit,
+    LayerWeights,
+    ModelWeights,
+    Variant,
+    reads,
+    sentence,
+)
 from backends.contract.placement import fit as best_fit
 from backends.contract.protocol import MemoryNeed
 from backends.engines.draft_model import draft_files
@@ -37,6 +45,7 @@ from backends.engines.llamacpp import libraries, memory, projectors, recognition
 from backends.engines.llamacpp.gguf import BrokenFile, metadata_alone
 from backends.engines.llamacpp.layout import (
     CACHE_BITS,
+    Layout,
     cache_layout,
     context_length,
     padded,
@@ -211,15 +220,10 @@ def _cache_of(options: LlamaCppOptions, length: int, kind: str) -> Mapping[str, 
 
 def _variant(files: ModelFiles, options: LlamaCppOptions, weights: ModelWeights) -> Variant:
     layout = cache_layout(files, options)
-    bits, states = part_of_16_bits(options), layout.slots * (1 + states_back(files, options))
-    cells, windows = padded(layout), window_cells(files, options, layout)
     return Variant(
         context=context_length(files, options),
         cache_type=options.cache_type_k,
-        caches=tuple(
-            int((cells * one.cache + windows * one.sliding) * bits) + states * one.state
-            for one in weights.layers
-        ),
+        caches=tuple(_kept(files, options, layout, one) for one in weights.layers),
         buffers=pass_bytes(files, options, layout),
         moved=weights.largest * MOVED,
         added=files.added_bytes,
@@ -306,18 +310,22 @@ def estimate(files: ModelFiles, options: LlamaCppOptions) -> MemoryNeed:
     weights = files.size_bytes + (files.added_bytes if on_cpu(options) else 0)
     if files.task != "generate":
         return memory.estimate(files, options, weights + beside.weights)
-    layout = cache_layout(files, options)
-    sliding = files.sliding_bytes_per_token
-    cells = padded(layout) * (files.cache_bytes_per_token - sliding)
-    cells += window_cells(files, options, layout) * sliding
-    states = layout.slots * states_of_one(files) * (1 + states_back(files, options))
+    layout, sliding = cache_layout(files, options), files.sliding_bytes_per_token
+    cell, states = files.cache_bytes_per_token - sliding, states_of_one(files)
     alone = MemoryNeed(
         weights=weights,
-        cache=int(cells * part_of_16_bits(options)) + states,
+        cache=_kept(files, options, layout, LayerWeights(0, 0, cell, sliding, states)),
         engine=pass_bytes(files, options, layout) + (0 if on_cpu(options) else workspace()),
         snapshots=snapshot_bytes(files, options),
     )
     return alone.plus(beside)
+
+
+def _kept(files: ModelFiles, options: LlamaCppOptions, layout: Layout, of: LayerWeights) -> int:
+    """Bytes of all cells and states of a layer, or of all together."""
+    cells = padded(layout) * of.cache + window_cells(files, options, layout) * of.sliding
+    states = layout.slots * (1 + states_back(files, options)) * of.state
+    return int(cells * part_of_16_bits(options)) + states
 
 
 def _beside(files: ModelFiles, options: LlamaCppOptions) -> MemoryNeed:

@@ -263,7 +263,9 @@ def load(
         loading = Loading(files, options, progress, undone)
         model = loading.weights()
         vocabulary = loading.vocabulary(model)
-        loras = _load_adapters(model, options)  # before the context, whose graph has them
+        pairs = zip(options.adapters, adapter_paths(options), strict=True)
+        # Before the context, whose graph has them.
+        loras = tuple(_load_adapter(model, name, path) for name, path in pairs)
         context = loading.context(model, vocabulary.size)
         pictures = loading.pictures(model, vocabulary)
         info = info_of(vocabulary, files, options, pictures)
@@ -340,17 +342,8 @@ def refuse_the_impossible(files: ModelFiles, options: LlamaCppOptions) -> None:
             )
 
 
-def _load_adapters(
-    model: api.llama_model_p, options: LlamaCppOptions
-) -> tuple[api.llama_adapter_lora_p, ...]:
-    """In their order. Raises LoadFailed, which names the adapter."""
-    return tuple(
-        _load_adapter(model, name, path)
-        for name, path in zip(options.adapters, adapter_paths(options), strict=True)
-    )
-
-
 def _load_adapter(model: api.llama_model_p, name: str, path: Path) -> api.llama_adapter_lora_p:
+    """Raises LoadFailed, which names the adapter."""
     adapter = api.llama_adapter_lora_init(model, str(path).encode()) if path.is_file() else None
     if not adapter:
         reason = last_errors() if path.is_file() else f"there is no file {path}"

@@ -33,7 +33,7 @@ from backends.engines.speculation import NO_DRAFT, Speculation, StepDraft
 from backends.engines.threads import StepThreads
 from backends.engines.transformers.files import LARGEST_CHUNK, CacheSize
 from backends.engines.transformers.forward import Forward
-from backends.engines.transformers.grid import Grid, Size, as_bytes, fit
+from backends.engines.transformers.grid import Grid, Size, as_bytes, fit, from_bytes
 from backends.engines.transformers.memory import while_generating
 from backends.engines.transformers.sampler import Sampled, Sampler
 from backends.engines.vocabulary import HfVocabulary
@@ -413,10 +413,11 @@ class Batching(Sequences[BatchRow]):
         taken, first = found.taken, found.start
         if not self._grid.row_bytes:  # layers learn their shape in their first pass
             self._forward.run(slot.index, [(running.tokens[0],)], [0])
+        states = self._grid.states(slot.index)
         snapshots = [
             Snapshot(part.cells, state, part.state.nbytes)
             for part in taken.parts
-            if part.cells <= first and (state := self._grid.state_of(part.state, slot.index))
+            if part.cells <= first and (state := from_bytes(part.state, states))
         ]
         goes_back = self._grid.keeps_states and first < len(taken.tokens)
         if goes_back and (not snapshots or snapshots[-1].cells != first):

@@ -170,9 +170,9 @@ def placements(
     """In main memory where this build of torch knows no cards; else see `singly`."""
     ways = singly(options, cards if devices.torch_is_for_cards() else {})
     decided = options.gpu_layers != "auto" and options.gpu_layers >= 0
-    if files is None or not decided or not (count := _layer_count(files)):
+    if files is None or not decided:
         return ways
-    part = 1 - layers_away(count, options) / (count + 1)
+    part = 1 - layers_away(files.layers, options) / (files.layers + 1)
     if part == 1:
         return ways
     return tuple({**{card: part for card in way if card != CPU}, CPU: 1 - part} for way in ways)
@@ -270,7 +270,7 @@ def buffers(files: ModelFiles, options: TransformersOptions) -> int:
     mask = tokens * min(size.length, size.tokens) * (1 + number)
     logits = options.max_concurrent * files.vocab_size * 4 * LOGIT_COPIES
     activations = max(tokens * files.activation_bytes * number // 4, size.length * files.scan_bytes)
-    recorded = RECORDER + RECORDED * _layer_count(files) if on_cpu(options.device) else 0
+    recorded = RECORDER + RECORDED * files.layers if on_cpu(options.device) else 0
     return FIXED + recorded + activations + mask + logits
 
 
@@ -372,7 +372,7 @@ def fit_on(
     tensors = [model_folder.tensor_bytes(path) for path in model_folder.weights(files.path)]
     named = {name: size for part in tensors for name, size in part.items()}
     need, number = _estimate(files, options), number_bytes(files, options)
-    weights = weights_of(named, _layer_count(files), number / _stored_bytes(files))
+    weights = weights_of(named, files.layers, number / _stored_bytes(files))
     if weights is None:
         return None
     size = cache_size(files, options)
@@ -445,12 +445,6 @@ def _cut(
         reasons=found.reasons,
         reads=reads(weights, found, CPU),
     )
-
-
-def _layer_count(files: ModelFiles) -> int:
-    """As its configuration says."""
-    text = model_folder.text_config(model_folder.read_json(files.path / "config.json"))
-    return model_folder.number(text, "num_hidden_layers")
 
 
 def layers_away(layers: int, options: TransformersOptions) -> int:

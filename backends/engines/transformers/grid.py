@@ -310,10 +310,6 @@ class Grid:
         for cells, part in zip(self.cells, parts, strict=True):
             cells[row, :, first:end] = part[:, first:end].to(cells.device)
 
-    def state_of(self, data: npt.NDArray[np.uint8], row: int) -> list[torch.Tensor] | None:
-        """What was `taken` once, from its bytes. None: it is none of this grid's."""
-        return from_bytes(data, self.states(row))
-
     @property
     def cell_bytes(self) -> int:
         """Of one cell of one row; 0 before the first pass."""

@@ -18,7 +18,7 @@ from transformers import GenerationConfig
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 
 from backends.contract.errors import BackendMissing, InvalidJob, LoadFailed
-from backends.contract.protocol import Generation, Image
+from backends.contract.protocol import Generation
 from backends.engines.constraints import Mask
 from backends.engines.engine import JobFailed, Token
 from backends.engines.sampling.batch import logprobs
@@ -248,9 +248,10 @@ def image_inputs(
     """
     text = vocabulary.detokenize(job.prompt)
     try:
+        pictures = [Pillow.frombytes("RGB", (one.width, one.height), one.rgb) for one in job.images]
         made = processor(
             text=[text],
-            images=[[_picture(image) for image in job.images]],
+            images=[pictures],
             add_special_tokens=False,  # the template wrote them into the prompt
             return_tensors="pt",
         )
@@ -260,7 +261,3 @@ def image_inputs(
         ) from error
     inputs: Mapping[str, Any] = made.to(model.device, dtype=model.dtype)
     return inputs
-
-
-def _picture(image: Image) -> Pillow.Image:
-    return Pillow.frombytes("RGB", (image.width, image.height), image.rgb)
