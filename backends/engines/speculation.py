@@ -33,9 +33,7 @@ from backends.engines.step_costs import (
 from config.engines import SpeculationOptions
 
 STREAMS = 8  # jobs; a step of more has enough to do
-OF_A_JOB = 3.0  # of what is known of other texts: one is soon seen to be unlike them
-SUREST = 0.98  # of a token's chance
-FADE_EVERY = 256  # steps, after which what wasn't measured meanwhile is believed less
+FADE_EVERY = 512  # steps, after which what was measured counts less, or no more
 
 # Why nothing is drafted for a model.
 IS_OFF = "speculation is off for this model"
@@ -74,7 +72,6 @@ class DraftingJob:
         self.most = most
         self.prompt = len(tokens)
         self.text = Repetitions(tokens)
-        self.acceptance = Acceptance(PRIORS, OF_A_JOB)
         self.under_way: Draft | None = None  # its newest draft, and how much of it was drawn
         self.drawn = 0
 
@@ -150,7 +147,7 @@ class Speculation:
         if not self._jobs or jobs > STREAMS:
             return {}
         if not self._steps % FADE_EVERY:
-            self._costs.fade()
+            self._costs.forget()
             self._acceptance.fade()
             if self._drafter is not None:
                 self._drafter.fade()
@@ -216,13 +213,7 @@ class Speculation:
             assert self._drafter is not None
             self._drafter.judge(draft, job.drawn)
             return
-        for acceptance in (job.acceptance, self._acceptance):
-            acceptance.count(draft.sureness, len(draft.tokens), job.drawn)
-
-    def _chance(self, job: DraftingJob, sureness: int) -> float:
-        """That the next token of such a draft is drawn: as this job's were, and all jobs'."""
-        own = job.acceptance.of(sureness)
-        return min(SUREST, own * self._acceptance.of(sureness) / PRIORS[sureness])
+        self._acceptance.count(draft.sureness, len(draft.tokens), job.drawn)
 
     def _chosen(
         self, terms: StepTerms, found: Mapping[int, Draft]
@@ -233,7 +224,7 @@ class Speculation:
         room = TOGETHER // (terms.jobs if self._even else len(found))
         length, rate = room, 0.0
         if self._mode != "ngram":
-            chances = [self._chance(self._jobs[key], one.sureness) for key, one in found.items()]
+            chances = [self._acceptance.of(one.sureness) for one in found.values()]
             ways = self._ways(terms, [*found.values()], chances, room)
             length, rate = terms.best(ways, 1 - sum(chances) / len(chances))
         return {key: draft.first(length) for key, draft in found.items() if length}, rate

@@ -14,29 +14,25 @@ MOST = 31  # tokens drafted for a job at a time: a pass of 32
 TOGETHER = 32  # for all jobs of a step
 
 TRUSTED = 6.0  # tokens as which a prior counts
-REMEMBERED = 128.0  # tokens; older ones count half
 
 
 class Acceptance:
     """How many of the drafted tokens are drawn, by what is known of them."""
 
-    def __init__(self, priors: Sequence[float], trusted: float = TRUSTED) -> None:
-        """`trusted`: tokens as which a prior counts."""
-        self._priors, self._trusted = priors, trusted
+    def __init__(self, priors: Sequence[float]) -> None:
+        self._priors = priors
         self._counts = [[0.0, 0.0] for _ in priors]  # drawn, and verified
 
     def of(self, sureness: int) -> float:
         """How likely the next token of such a draft is drawn, where those before it were."""
         drawn, verified = self._counts[sureness]
-        return (drawn + self._trusted * self._priors[sureness]) / (verified + self._trusted)
+        return (drawn + TRUSTED * self._priors[sureness]) / (verified + TRUSTED)
 
     def count(self, sureness: int, drafted: int, drawn: int) -> None:
         """The first that isn't drawn is verified, too; those behind it aren't."""
         counts = self._counts[sureness]
         counts[0] += drawn
         counts[1] += drawn + (drawn < drafted)
-        if counts[1] > REMEMBERED:
-            counts[:] = [count / 2 for count in counts]
 
     def fade(self) -> None:
         """Half of what is known counts no more."""
@@ -46,16 +42,14 @@ class Acceptance:
 HOPE = 0.15  # of what tokens cost so far: what those beyond all that is known may cost
 REACH = 4  # times the largest step that is known: the largest one to be tried
 FASTER, SLOWER = 0.4, 0.08  # weights of a step that took less than is known, and more
-SURE_OF, FORGOTTEN = 3, 0.25  # steps of a size by which it is known, and is not any more
+SURE_OF = 3  # steps of a size by which it is known
 
 
 class KnownCost(msgspec.Struct):
-    """Of steps of one size: `seconds` that they take, known from so many `steps`, none counted for
-    ever.
-    """
+    """Of steps of one size: `seconds` that they take, known from so many `steps`."""
 
     seconds: float
-    steps: float = 1.0
+    steps: int = 1
 
 
 class StepCosts(msgspec.Struct, eq=False):
@@ -81,18 +75,15 @@ class StepCosts(msgspec.Struct, eq=False):
             return
         weight = FASTER if seconds < known.seconds else SLOWER
         known.seconds += weight * (min(seconds, 4 * known.seconds) - known.seconds)
-        known.steps = min(known.steps + 1, 2 * SURE_OF)
+        known.steps += 1
 
-    def fade(self) -> None:
-        """Now and then: what isn't measured any more is forgotten, and so tried again."""
-        for rows in self._rows:
-            self._known[rows].steps /= 2
-            if self._known[rows].steps < FORGOTTEN:
-                del self._known[rows]
-        self._rows = sorted(self._known)
+    def forget(self) -> None:
+        """Now and then: what isn't measured any more may be otherwise by now."""
+        self._known.clear()
+        self._rows.clear()
 
     def sure_of(self, rows: int) -> bool:
-        """Whether such steps were measured often enough, and lately."""
+        """Whether such steps were measured often enough."""
         known = self._known.get(rows)
         return known is not None and known.steps >= SURE_OF
 

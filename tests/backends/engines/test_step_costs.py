@@ -46,24 +46,20 @@ def test_what_was_measured_long_ago_is_measured_anew() -> None:
     costs = StepCosts()
     costs.measured(1, 0.01)
     costs.measured(16, 0.5)  # the machine was busy
-    for _ in range(20):
-        costs.measured(1, 0.01)
-        costs.fade()
-    assert costs.of(1) == pytest.approx(0.01)
+    costs.forget()
+    costs.measured(1, 0.01)
     assert costs.of(16) < 0.25
     costs.measured(16, 0.05)
     assert costs.of(16) == pytest.approx(0.05)
 
 
-def test_what_steps_take_is_known_after_a_few_and_while_they_are_measured() -> None:
+def test_what_steps_take_is_known_after_a_few_of_them() -> None:
     costs = StepCosts()
     assert not costs.sure_of(1)
     for _ in range(8):
         costs.measured(1, 0.01)
     assert costs.sure_of(1)
-    costs.fade()
-    assert costs.sure_of(1)
-    costs.fade()
+    costs.forget()
     assert not costs.sure_of(1)
 
 
