@@ -134,7 +134,6 @@ class Sampled(StandIn):
             Grid(()),
             limit,
             0,
-            vocabulary,
             SamplingContext(vocabulary, torch.device("cpu")),
             StepThreads(1, 1, torch.set_num_threads),
         )

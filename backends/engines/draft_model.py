@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 import msgspec
+import structlog
 
 from backends.contract.beginnings import common_length
 from backends.contract.catalog import ModelFiles
@@ -29,6 +30,8 @@ from backends.engines.repetitions import Draft
 from backends.engines.step_costs import MOST, TOGETHER, Acceptance, StepCosts, StepTerms
 from backends.engines.tokenizing import Vocabulary
 from config.engines import DraftOptions, LlamaCppOptions, TransformersOptions
+
+log = structlog.get_logger(__name__)
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -98,6 +101,13 @@ def draft_files(
     if found is None or found.task != "generate":
         raise LoadFailed(f"the draft model {path} is not a model that {backend} can generate with")
     return msgspec.structs.replace(found, projector=None, modalities=("text",))
+
+
+def say_undrafted(name: str, reason: str, options: LlamaCppOptions | TransformersOptions) -> None:
+    """Log the `reason`, if there is one, where drafts were asked for."""
+    mode = options.speculation.mode
+    if reason and mode != "off" and (mode != "auto" or options.draft.model is not None):
+        log.warning("nothing is drafted", model=name, reason=reason)
 
 
 PADDING = 128  # tokens by which vocabularies may differ: rows that fill up a matrix
@@ -330,7 +340,10 @@ class ModelDrafter:
         to draft. `rooms`: how many tokens may be drafted for each; `left`: how many it may say
         still.
         """
-        near, behind = self._by_lag(rooms)
+        lags = {key: self._sequences.lag(key) for key in rooms if key in self._sequences}
+        # Texts that are read but for a few tokens, and how much is left of the others.
+        near = [key for key, lag in lags.items() if lag is not None and lag <= NEAR and rooms[key]]
+        behind = {key: lag for key, lag in lags.items() if lag is not None and lag > NEAR}
         if behind:
             self._read(behind, left, terms)
         if not near or (self._measures and not self._passes(len(near), terms)):
@@ -342,12 +355,6 @@ class ModelDrafter:
             if one.tokens
         }
         return made, seconds
-
-    def _by_lag(self, rooms: Mapping[int, int]) -> tuple[Sequence[int], Mapping[int, int]]:
-        """Jobs whose text is read but for a few tokens, and how much is left of the others'."""
-        lags = {key: self._sequences.lag(key) for key in rooms if key in self._sequences}
-        near = [key for key, lag in lags.items() if lag is not None and lag <= NEAR and rooms[key]]
-        return near, {key: lag for key, lag in lags.items() if lag is not None and lag > NEAR}
 
     def _read(self, behind: Mapping[int, int], left: Mapping[int, int], terms: StepTerms) -> None:
         """The next piece of texts whose answers are likely to bring in what that takes."""

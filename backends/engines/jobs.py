@@ -246,17 +246,16 @@ def _carried_out(running: DriverJob, engine: Engine, verdict: Verdict, ahead: in
         return written
     if verdict.stop is not None:
         return Written(written.piece, "stop_string", verdict.stop)
-    if written.force and (left or verdict.back or running.banned.holds):
+    back, banned = verdict.back, verdict.banned
+    if written.force and (left or back or running.banned.holds):
         # Tokens behind the one after which something is forced are void.
-        back = left + verdict.back + running.banned.forget()
-        _take_back(running, engine, back, ahead, frozenset())
-    elif verdict.back:
-        _take_back(running, engine, verdict.back, ahead, verdict.banned)
-    else:
-        _force(running, engine, written.force)
-        return written
+        back, banned = left + back + running.banned.forget(), frozenset()
+    if back:
+        engine.rewind(running.key, back + ahead, banned)
+        if running.matcher is not None:
+            running.matcher.rewind(back)
     _force(running, engine, written.force)
-    return Written(written.piece, void=True)
+    return Written(written.piece, void=True) if back else written
 
 
 def _written(running: DriverJob, final: Sequence[Taken]) -> tuple[Written, int]:
@@ -277,14 +276,6 @@ def _written(running: DriverJob, final: Sequence[Taken]) -> tuple[Written, int]:
 def _joined(outputs: Sequence[Piece | None]) -> Piece | None:
     pieces = [piece for piece in outputs if piece is not None]
     return Piece.joined(pieces) if pieces else None
-
-
-def _take_back(
-    running: DriverJob, engine: Engine, count: int, ahead: int, banned: frozenset[int]
-) -> None:
-    engine.rewind(running.key, count + ahead, banned)
-    if running.matcher is not None:
-        running.matcher.rewind(count)
 
 
 def _force(running: DriverJob, engine: Engine, closing: Sequence[int]) -> None:

@@ -132,9 +132,6 @@ class Transcript:
         force = () if watch is None else watch.feed(decoded, inside_character=inside)
         free = decoded if self._stops is None else self._stops.feed(decoded)
         limited = self.completion_tokens >= self.limit
-        if free == decoded and decoded and not (self._tokens or last or limited):
-            logprobs = () if logprob is None else (logprob,)  # nearly always: nothing waits
-            return Written(Piece(decoded, (token,), logprobs), force=force)
         self._tokens.append(token)
         self._lengths.append(len(decoded))
         if logprob is not None:

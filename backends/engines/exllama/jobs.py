@@ -22,7 +22,6 @@ from backends.engines.constraints import Mask
 from backends.engines.engine import Token
 from backends.engines.sampling.batch import SamplerBatch, logprobs
 from backends.engines.sampling.state import SamplerState, SamplingContext
-from backends.engines.vocabulary import HfVocabulary
 
 SIMPLE = frozenset({"temperature"})
 _NEVER = float("-inf")
@@ -46,7 +45,6 @@ class Drawing:
         job: Generation,
         mask: Mask | None,
         context: SamplingContext,
-        vocabulary: HfVocabulary,
         known: int,
     ) -> None:
         """`known`: the tokens that the library's tokenizer has; the model may have rows for more,
@@ -55,7 +53,6 @@ class Drawing:
         self.error: Exception | None = None
         self.logprobs: deque[TokenLogprob] = deque()  # of what was drawn and not yet taken
         self._context = context
-        self._vocabulary = vocabulary
         self._known = known
         self._mask = mask
         self._prompt = len(job.prompt)
@@ -81,8 +78,8 @@ class Drawing:
         if self._batch is None:
             self._batch = SamplerBatch([self._state], self._context)
         [token] = self._batch.draw(row)
-        [logprob] = logprobs(row, [token], [self._state.logprobs], self._vocabulary.piece)
-        if self._mask is not None and token not in self._vocabulary.ends:
+        [logprob] = logprobs(row, [token], [self._state.logprobs], self._context.vocabulary.piece)
+        if self._mask is not None and token not in self._context.vocabulary.ends:
             self._mask.drawn(token)
         self._batch.count([token])
         self._tokens.append(token)

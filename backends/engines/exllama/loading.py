@@ -129,7 +129,7 @@ class ExLlamaModel(ABC):
         """What draws this request's tokens; None: the library does."""
         if is_simple(job, mask):
             return None
-        return Drawing(job, mask, self.context, self.vocabulary, self.known_tokens)
+        return Drawing(job, mask, self.context, self.known_tokens)
 
     def adapt(self, scales: tuple[float, ...]) -> None:
         """Compute with its adapters at these scales from now on. Called by the engine's thread, and

@@ -303,9 +303,6 @@ class LlamaCppEngine(LlamaSequences, VocabularyTokenizer):
             token = self._rows.draw(running, running.row)
         except Exception as error:  # noqa: BLE001 - its own parameters': the others go on
             return JobFailed(running.key, while_generating(error, "llama.cpp"))
-        if not drafted and not running.drafted:  # nearly all
-            running.row = None
-            return token
         accepted = self._verified(running, token.id)
         return Token(token.key, token.id, token.logprob, drafted, accepted)
 

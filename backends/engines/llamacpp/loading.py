@@ -15,6 +15,7 @@ import structlog
 from backends.contract.catalog import ModelFiles, loadable_adapters
 from backends.contract.errors import BackendMissing, GenerationFailed, LoadFailed, OutOfMemory
 from backends.contract.protocol import ModelInfo
+from backends.engines.draft_model import say_undrafted
 from backends.engines.llamacpp.draft import LlamaDraftModel
 from backends.engines.llamacpp.draft import check as check_drafter
 from backends.engines.llamacpp.files import (
@@ -59,7 +60,6 @@ from backends.engines.llamacpp.offloading import (
 )
 from backends.engines.llamacpp.sampling import SUPPORTED
 from backends.engines.llamacpp.vocabulary import LlamaVocabulary
-from backends.engines.speculation import IS_OFF
 from backends.engines.threads import StepThreads, most
 from backends.engines.tokenizing import known_info
 from backends.machine import devices, ggml
@@ -258,7 +258,7 @@ def load(
     files = fitted(files, options)
     listen()
     refuse_the_impossible(files, options)
-    _say_undrafted(files, options)
+    say_undrafted(files.path.name, undrafted(files, options), options)
     with ExitStack() as undone:
         loading = Loading(files, options, progress, undone)
         model = loading.weights()
@@ -302,13 +302,6 @@ def loaded(
         on_device=on_device(options),
         held=held.pop_all(),
     )
-
-
-def _say_undrafted(files: ModelFiles, options: LlamaCppOptions) -> None:
-    """Drafts were asked for, and there will be none."""
-    asked = options.draft.model is not None or options.speculation.mode != "auto"
-    if asked and (reason := undrafted(files, options)) not in {"", IS_OFF}:
-        log.warning("nothing is drafted", model=files.path.name, reason=reason)
 
 
 def refuse_the_impossible(files: ModelFiles, options: LlamaCppOptions) -> None:

@@ -94,7 +94,7 @@ def _place_of(name: str) -> tuple[int | None, str]:
     return (int(number), inside) if kind == "blk" and number.isdecimal() else (None, name)
 
 
-def _layers(tensors: Iterable[Tensor]) -> Mapping[int, frozenset[str]]:
+def layers_of(tensors: Iterable[Tensor]) -> Mapping[int, frozenset[str]]:
     """The names of each layer's weights."""
     found: dict[int, set[str]] = defaultdict(set)
     for tensor in tensors:
@@ -102,11 +102,6 @@ def _layers(tensors: Iterable[Tensor]) -> Mapping[int, frozenset[str]]:
         if layer is not None:
             found[layer].add(name)
     return {number: frozenset(names) for number, names in found.items()}
-
-
-def graph_of(header: Header, tensors: Iterable[Tensor]) -> "Graph":
-    """`tensors`: those of all parts of the model."""
-    return Graph(header, header.text("general.architecture"), _layers(tensors))
 
 
 class Graph(msgspec.Struct, frozen=True):

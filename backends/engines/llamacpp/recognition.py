@@ -130,7 +130,7 @@ def _describe(path: Path, header: Header, layouts: CpuLayouts) -> ModelFiles | N
     if types and types[-1] >= FIRST_OF_IK and (reason := ik.missing()):
         raise LoadFailed(f"{path.name} is {FOREIGN}: {reason}")
     encodes = architecture in memory.ENCODERS
-    graph = memory.graph_of(header, tensors)
+    graph = memory.Graph(header, architecture, memory.layers_of(tensors))
     kept = graph.kept().values()
     sliding = sum(in_a_window for _, in_a_window, _ in kept)
     projector = projectors.beside(path, lambda: set(_models(path.parent)) <= {path})

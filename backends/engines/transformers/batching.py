@@ -36,7 +36,6 @@ from backends.engines.transformers.forward import Forward
 from backends.engines.transformers.grid import Grid, Size, as_bytes, fit, from_bytes
 from backends.engines.transformers.memory import while_generating
 from backends.engines.transformers.sampler import Sampled, Sampler
-from backends.engines.vocabulary import HfVocabulary
 from backends.machine.process_settings import trim_heap
 from config.engines import SpeculationOptions
 
@@ -100,7 +99,6 @@ class Batching(Sequences[BatchRow]):
         grid: Grid,
         limit: CacheSize,
         snapshot_bytes: int,
-        vocabulary: HfVocabulary,
         context: SamplingContext,
         threads: StepThreads,
         speculation: Speculation | None = None,
@@ -118,8 +116,8 @@ class Batching(Sequences[BatchRow]):
         self.drafts = not self._speculation.is_off
         self.takes_snapshots = grid.keeps_states and snapshot_bytes > 0
         self._busy: list[BatchRow] = []  # the first rows, in order
-        self.piece = vocabulary.piece
-        self._sampler = Sampler(context, vocabulary.piece)
+        self.piece = context.vocabulary.piece
+        self._sampler = Sampler(context)
 
     def admit(self, key: int, job: Generation, mask: Mask | None = None) -> int:
         running = self._running[key] = BatchRow(key, job, self._context)

@@ -41,8 +41,8 @@ class TransformersEngine(VocabularyTokenizer):
         beside = loaded.device.type != "cpu"
         threads = StepThreads(loaded.threads, loaded.threads, torch.set_num_threads, beside=beside)
         self._batching = _batching(loaded, context, threads, speculation, pace)
-        sampler, length = Sampler(context, loaded.vocabulary.piece), loaded.info.context_length
-        self._solo = Solo(loaded.model, loaded.vocabulary, context, sampler, length, threads)
+        length = loaded.info.context_length
+        self._solo = Solo(loaded.model, context, Sampler(context), length, threads)
         # `generate` gives the logits after the last token alone.
         self.info: ModelInfo = msgspec.structs.replace(
             loaded.info,
@@ -138,15 +138,13 @@ def _batching(
         return None
     grid = Grid(loaded.pattern.layers)
     forward = Forward(loaded.model, grid, loaded.pattern, loaded.traced)
-    vocabulary, room = loaded.vocabulary, loaded.snapshot_bytes
     if speculation is None and not loading.undrafted(loaded):
         options, drafter = loaded.options.speculation, None
         if loaded.drafting is not None:
             model, measures = TransformersDraftModel(loaded.drafting), options.mode == "auto"
-            drafter = ModelDrafter(model, loaded.options.draft, vocabulary.size, measures=measures)
+            drafter = ModelDrafter(model, loaded.options.draft, context.size, measures=measures)
         speculation = Speculation(options, even=True, drafter=drafter)
     if grid.keeps_states:
         speculation = None
-    return Batching(
-        forward, grid, loaded.limit, room, vocabulary, context, threads, speculation, pace
-    )
+    room = loaded.snapshot_bytes
+    return Batching(forward, grid, loaded.limit, room, context, threads, speculation, pace)

@@ -28,7 +28,7 @@ from backends.contract.catalog import ModelFiles, command
 from backends.contract.errors import BackendMissing, LoadFailed, OutOfMemory, UnsupportedModel
 from backends.contract.protocol import MemoryNeed, ModelInfo
 from backends.engines import model_folder
-from backends.engines.draft_model import check_vocabularies
+from backends.engines.draft_model import check_vocabularies, say_undrafted
 from backends.engines.sampling.truncation import SUPPORTED
 from backends.engines.speculation import IS_OFF, STAYS
 from backends.engines.tokenizing import known_info
@@ -70,17 +70,12 @@ def add(model: Any, adapters: Mapping[str, str]) -> None:
     slots = [f"adapter-{number}" for number in range(len(adapters))]
     for slot, (name, given) in zip(slots, adapters.items(), strict=True):
         folder = Path(given).expanduser()
-        with _named(name):
-            _check_folder(folder)
+        with _named(name):  # peft would request a missing folder from the hub
+            if missing := [file for file in FILES if not (folder / file).is_file()]:
+                raise LoadFailed(f"{folder} lacks {' and '.join(missing)}")
             around = _add(model, around, slot, folder)
     assert around is not None
     around.base_model.set_adapter(slots, inference_mode=True)
-
-
-def _check_folder(folder: Path) -> None:
-    """Raises LoadFailed: peft would request a missing folder from the hub."""
-    if missing := [name for name in FILES if not (folder / name).is_file()]:
-        raise LoadFailed(f"{folder} lacks {' and '.join(missing)}")
 
 
 def _add(model: Any, around: Any, slot: str, folder: Path) -> Any:
@@ -155,9 +150,8 @@ def load(files: ModelFiles, options: TransformersOptions, progress: Step) -> Tra
     """
     with failing_in_our_words(files, options) as device:
         loaded = _load(files, options, device, progress)
-    reason, asked = undrafted(loaded), options.speculation.mode != "auto"
-    if reason not in {"", IS_OFF} and (asked or options.draft.model is not None):
-        log.warning("nothing is drafted", model=files.path.name, reason=reason)
+    reason = undrafted(loaded)
+    say_undrafted(files.path.name, reason, options)
     if not reason and (drafting := draft(options)) is not None:
         loaded = _with_draft(loaded, drafting, options, progress)
     return loaded

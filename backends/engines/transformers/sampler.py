@@ -1,6 +1,6 @@
 """The next tokens of jobs that share a pass, whose parameters may be at fault."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import torch
@@ -23,11 +23,10 @@ class Sampler(msgspec.Struct, eq=False):
     job's parameters raise is that job's alone: the others' tokens and random numbers are what they
     would have been without it.
 
-    Keeps the batch of the jobs that were last drawn for. `piece`: a token's bytes.
+    Keeps the batch of the jobs that were last drawn for.
     """
 
     _context: SamplingContext
-    _piece: Callable[[int], bytes]
     _batch: SamplerBatch | None = None
 
     def clear(self) -> None:
@@ -58,6 +57,6 @@ class Sampler(msgspec.Struct, eq=False):
     def _sampled(self, batch: SamplerBatch, logits: torch.Tensor) -> list[Sampled]:
         tokens = batch.draw(logits)
         wanted = [state.logprobs for state in batch.states]
-        found = logprobs(logits, tokens, wanted, self._piece)
+        found = logprobs(logits, tokens, wanted, self._context.vocabulary.piece)
         batch.count(tokens)  # last: a job that is drawn for again was not counted
         return [Sampled(token, logprob) for token, logprob in zip(tokens, found, strict=True)]

@@ -114,7 +114,6 @@ class Solo(msgspec.Struct, eq=False):
     """The jobs that run one after another, oldest first. Only the engine's thread calls it."""
 
     _model: Any
-    _vocabulary: HfVocabulary
     _context: SamplingContext
     _sampler: Sampler
     _length: int
@@ -154,7 +153,7 @@ class Solo(msgspec.Struct, eq=False):
         token = running.forced.pop(0)
         running.tokens.append(token)
         running.state.accepted()
-        [found] = logprobs(scores, [token], [running.job.logprobs], self._vocabulary.piece)
+        [found] = logprobs(scores, [token], [running.job.logprobs], self._context.vocabulary.piece)
         return Token(running.key, token, found)
 
     def force(self, key: int, tokens: Sequence[int]) -> None:

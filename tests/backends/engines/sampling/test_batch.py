@@ -302,7 +302,7 @@ def test_a_step_waits_for_the_device_once_and_once_for_logprobs(alternatives: in
     ]
     shared = context()
     shared.on_host = False  # as where the logits lie on a card
-    sampler = Sampler(shared, lambda _: b"")
+    sampler = Sampler(shared)
     states = [state(wish, shared, logprobs=alternatives) for wish in wishes]
     with Copies() as copies:
         sampler.sample(states, some_logits(1, rows=5))
