@@ -186,7 +186,7 @@ class Speculation:
         return {key: draft for key, draft in fitting.items() if draft.tokens}
 
     def _found(self, answering: Sequence[Answering]) -> Mapping[int, Draft]:
-        """What is repeated by the texts that are looked at in this step."""
+        """What the texts repeat."""
         found: dict[int, Draft] = {}
         for one in answering:
             job = self._jobs.get(one.key)
