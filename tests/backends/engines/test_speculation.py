@@ -123,6 +123,15 @@ def chat(dice: random.Random, tokens: int = 400) -> tuple[list[int], list[int]]:
     return words[:tokens], words[tokens:]
 
 
+def phrases(dice: random.Random, tokens: int = 400) -> tuple[list[int], list[int]]:
+    """The same few phrases again and again, with a word that is new behind each."""
+    known = [list(range(100 * number, 100 * number + 6)) for number in range(30)]
+    words: list[int] = []
+    while len(words) < 2 * tokens:
+        words += [*dice.choice(known), dice.randrange(5_000, 9_000)]
+    return words[:tokens], words[tokens : 2 * tokens]
+
+
 @pytest.mark.parametrize(("cost", "faster"), [(cheap, 5.0), (dear, 2.2), (uneven, 1.4)])
 def test_an_edit_takes_a_part_of_the_steps(cost: Callable[[int], float], faster: float) -> None:
     clock = Clock(Speculation(AUTO), cost)
@@ -150,6 +159,13 @@ def test_text_that_does_not_repeat_is_no_slower(
         for _ in range(4):
             clock.run([chat(dice) for _ in range(streams)])
         assert clock.seconds < 1.01 * 4 * 400 * cost(streams)
+
+
+def test_a_text_of_phrases_is_drafted_as_far_as_they_go() -> None:
+    clock = Clock(Speculation(AUTO), dear)
+    for seed in range(5):
+        clock.run([phrases(random.Random(seed))])
+    assert 5 * 400 * dear(1) / clock.seconds > 1.2
 
 
 def test_where_every_token_costs_the_same_drafts_lose_nothing() -> None:
