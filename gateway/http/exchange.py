@@ -181,8 +181,9 @@ class Exchange(msgspec.Struct, Generic[Wanted], frozen=True):
             async for delta in answer.deltas():
                 record.delta()
                 reply.add(delta)
+            headers = {**self.headers, **said, **self.asking.left(self.rates)}
             body = reply.whole(answer.usage())
-        return Plain(body, headers={**self.headers, **said, **self.asking.left(self.rates)})
+        return Plain(body, headers=headers)
 
 
 def ignoring(unapplied: Sequence[Unapplied]) -> Mapping[str, str]:
