@@ -70,14 +70,9 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes) -> UpstreamErr
         return UpstreamError(
             f"The upstream refused this server's key: {error}", code="upstream_refused_key"
         )
-    return UpstreamError(
-        str(error),
-        status=status if 400 <= status <= 599 else 502,
-        type=error.type,
-        code=error.code,
-        param=error.param,
-        retry_after=retry_after(headers),
-    )
+    error.status = status if 400 <= status <= 599 else 502
+    error.retry_after = retry_after(headers)
+    return error
 
 
 def _read(body: bytes, status: int) -> UpstreamError:
