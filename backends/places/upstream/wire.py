@@ -70,13 +70,13 @@ _IN_REGEX = {ord(one): f"\\{one}" for one in r"\.^$*+?()[]{}|"}
 Spelling: TypeAlias = Mapping[type, Callable[[Any], Body | None]]
 
 
-def spelled(shape: Shape, server: ServerKind | None, *, chat: bool = True) -> Body | None:
-    """The fields that ask `server` for `shape`; None: it can't be asked for it. An unknown server
-    (None) gets the client's own fields where it had some, else vLLM's.
+def spelled(shape: Shape | None, server: ServerKind | None, *, chat: bool = True) -> Body:
+    """The fields that ask `server` for `shape`; none where it can't be asked for it. An unknown
+    server (None) gets the client's own fields where it had some, else vLLM's.
     """
     spelling = _SPELLINGS[server] if chat else _OF_TEXTS.get(server, _SPELLINGS[server])
     spell = spelling.get(type(shape))
-    return spell(shape) if spell is not None else None
+    return (spell(shape) or {}) if spell is not None else {}
 
 
 def gbnf_of(texts: tuple[str, ...]) -> str:
@@ -204,7 +204,7 @@ def chat_body(
     """The body of a `chat/completions` request. `server`: None: of an unknown kind."""
     body: Body = {
         **_shared(request, config),
-        **changed(_shape(request, server, chat=True), config),
+        **changed(spelled(request.shape, server), config),
         "model": model,
         **conversation(request),
     }
@@ -227,8 +227,9 @@ def text_body(
     """The body of a `completions` request. `server`: None: of an unknown kind."""
     prompts = request.prompts
     prompt = prompts[0] if len(prompts) == 1 else prompts
-    body = {**_shared(request, config), **changed(_shape(request, server, chat=False), config)}
-    return _encode({**body, "model": model, "prompt": prompt} | config.set)
+    shape = changed(spelled(request.shape, server, chat=False), config)
+    body = {**_shared(request, config), **shape, "model": model, "prompt": prompt}
+    return _encode(body | config.set)
 
 
 def embedding_body(request: RemoteEmbedding, model: str, config: UpstreamConfig) -> bytes:
@@ -261,7 +262,7 @@ def chat_changes(
     request: RemoteRequest, config: UpstreamConfig, server: ServerKind | None = None
 ) -> RemoteChanges:
     """How a chat, or a text, is changed on its way."""
-    shape = _shape(request, server, chat=isinstance(request, RemoteChat))
+    shape = spelled(request.shape, server, chat=isinstance(request, RemoteChat))
     given = {**request.parameters, **shape}
     return RemoteChanges(
         unapplied={name: DROPPED for name in given if name in config.drop},
@@ -274,11 +275,6 @@ def overridden(parameters: Mapping[str, Any], config: UpstreamConfig) -> Body:
     """The parameters that the configuration sets, by our names."""
     names = {name: config.rename.get(name, name) for name in parameters}
     return {name: config.set[theirs] for name, theirs in names.items() if theirs in config.set}
-
-
-def _shape(request: RemoteRequest, server: ServerKind | None, *, chat: bool) -> Body:
-    """Nothing where the server can't be asked for it."""
-    return (spelled(request.shape, server, chat=chat) or {}) if request.shape else {}
 
 
 def changed(parameters: Mapping[str, Any], config: UpstreamConfig) -> Body:

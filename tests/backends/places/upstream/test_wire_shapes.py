@@ -40,7 +40,7 @@ NAMED = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHE
 FORMAT = "response_format"
 
 
-CASES: dict[str, tuple[ServerKind | None, Shape, dict[str, Any] | None]] = {
+CASES: dict[str, tuple[ServerKind | None, Shape, dict[str, Any]]] = {
     "vllm: regex": ("vllm", REGEX, {"structured_outputs": {"regex": "a+"}}),
     "vllm: choice": ("vllm", CHOICES, {"structured_outputs": {"choice": ["yes", "no."]}}),
     "vllm: grammar": ("vllm", GBNF, {"structured_outputs": {"grammar": GBNF.text}}),
@@ -55,12 +55,12 @@ CASES: dict[str, tuple[ServerKind | None, Shape, dict[str, Any] | None]] = {
     "sglang: regex": ("sglang", REGEX, {"regex": "a+"}),
     "sglang: choice": ("sglang", CHOICES, {"regex": r"(yes|no\.)"}),
     "sglang: gbnf": ("sglang", GBNF, {"ebnf": GBNF.text}),
-    "sglang: lark": ("sglang", LARK, None),
+    "sglang: lark": ("sglang", LARK, {}),
     "llama-server: schema": ("llama-server", JSON, {FORMAT: NAMED}),
     "llama-server: gbnf": ("llama-server", GBNF, {"grammar": GBNF.text}),
-    "llama-server: lark": ("llama-server", LARK, None),
+    "llama-server: lark": ("llama-server", LARK, {}),
     "llama-server: choice": ("llama-server", CHOICES, {"grammar": 'root ::= "yes" | "no."'}),
-    "llama-server: regex": ("llama-server", REGEX, None),
+    "llama-server: regex": ("llama-server", REGEX, {}),
     "koboldcpp: gbnf": ("koboldcpp", GBNF, {"grammar": GBNF.text}),
     "llama-cpp-python: schema": (
         "llama-cpp-python",
@@ -68,19 +68,19 @@ CASES: dict[str, tuple[ServerKind | None, Shape, dict[str, Any] | None]] = {
         {FORMAT: {"type": "json_object", "schema": SCHEMA}},
     ),
     "llama-cpp-python: choice": ("llama-cpp-python", CHOICES, {"grammar": gbnf_of(("yes", "no."))}),
-    "llama-cpp-python: regex": ("llama-cpp-python", REGEX, None),
+    "llama-cpp-python: regex": ("llama-cpp-python", REGEX, {}),
     "tgi: object": ("tgi", OBJECT, {FORMAT: {"type": "json", "value": {"type": "object"}}}),
     "tgi: schema": ("tgi", JSON, {FORMAT: {"type": "json", "value": SCHEMA}}),
     "tgi: regex": ("tgi", REGEX, {FORMAT: {"type": "regex", "value": "a+"}}),
     "tgi: choice": ("tgi", CHOICES, {FORMAT: {"type": "regex", "value": r"(yes|no\.)"}}),
-    "tgi: grammar": ("tgi", GBNF, None),
+    "tgi: grammar": ("tgi", GBNF, {}),
     "tabbyapi: schema": ("tabbyapi", JSON, {"json_schema": SCHEMA}),
     "tabbyapi: regex": ("tabbyapi", REGEX, {"regex_pattern": "a+"}),
     "tabbyapi: lark": ("tabbyapi", LARK, {"grammar_string": LARK.text}),
     "openai: object": ("openai", OBJECT, {FORMAT: {"type": "json_object"}}),
-    "openai: regex": ("openai", REGEX, None),
+    "openai: regex": ("openai", REGEX, {}),
     "ollama: schema": ("ollama", JSON, {FORMAT: NAMED}),
-    "ollama: gbnf": ("ollama", GBNF, None),
+    "ollama: gbnf": ("ollama", GBNF, {}),
     "unknown: regex": (None, REGEX, {"structured_outputs": {"regex": "a+"}}),
     "unknown: in the client's words": (None, GBNF, {"grammar": GBNF.text}),
 }
@@ -92,7 +92,7 @@ def test_a_shape_is_asked_for_in_the_servers_words(case: str) -> None:
     assert _plain(spelled(shape, server)) == expected
 
 
-def _plain(body: dict[str, Any] | None) -> Any:
+def _plain(body: dict[str, Any]) -> Any:
     return msgspec.json.decode(msgspec.json.encode(body))
 
 
