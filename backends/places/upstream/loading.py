@@ -5,8 +5,8 @@ progress; `POST /unload` is for administrators' keys.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Annotated, Any
 
 import anyio
@@ -18,9 +18,10 @@ from backends.contract.errors import LoadFailed, UpstreamError
 from backends.contract.protocol import Progress, Report
 from backends.places.upstream.events import EventReader
 from backends.places.upstream.faults import cut, decoded, late
-from backends.places.upstream.relay import httpx_errors, plain, refused
+from backends.places.upstream.relay import body_of, httpx_errors, plain, refused
 from backends.places.upstream.replicas import Replica
 from backends.places.upstream.upstream import Upstream
+from config.upstreams import UpstreamConfig
 
 # No right to load, or no such call or model: the requests to come get that error.
 _NOT_LOADABLE = frozenset({403, 404, 405})
@@ -93,32 +94,31 @@ async def _loaded(upstream: Upstream, replica: Replica, model: str, report: Repo
         if response.status_code != httpx.codes.OK:
             raise await refused(response)
         plain(response)
-        async with aclosing(_events(upstream, response)) as loading:
-            async for event in loading:
-                match event:
-                    case _LoadEvent(status="ready"):
-                        return
-                    case _LoadEvent(status="error"):
-                        raise UpstreamError(event.message)
-                    case _LoadEvent(progress=_Progress(current=done, total=total)):
-                        report(Progress(event.stage, done, total))
+        await _followed(upstream.config, response, report)
+
+
+async def _followed(config: UpstreamConfig, response: httpx.Response, report: Report) -> None:
+    """Return when it says that the model is ready."""
+    events = EventReader(max_line=config.max_line, max_total=config.max_total)
+    now, stall = asyncio.get_running_loop().time, config.stall_timeout
+    try:
+        async with asyncio.timeout(stall) as limit:
+            async for part in body_of(response):
+                limit.reschedule(now() + stall)
+                if any(_is_ready(payload, report) for payload in events.feed(part)):
+                    return
+    except TimeoutError:
+        raise late("report load progress", stall) from None
     raise cut()
 
 
-async def _events(upstream: Upstream, response: httpx.Response) -> AsyncGenerator[_LoadEvent, None]:
-    config = upstream.config
-    events = EventReader(max_line=config.max_line, max_total=config.max_total)
-    parts = aiter(response.aiter_raw())
-    while True:
-        try:
-            async with asyncio.timeout(config.stall_timeout):
-                payloads = events.feed(await anext(parts))
-        except TimeoutError:
-            raise late("report load progress", config.stall_timeout) from None
-        except StopAsyncIteration:
-            return
-        for payload in payloads:
-            yield decoded(payload, _LoadEvent, "invalid load progress")
+def _is_ready(payload: bytes, report: Report) -> bool:
+    event = decoded(payload, _LoadEvent, "invalid load progress")
+    if event.status == "error":
+        raise UpstreamError(event.message)
+    if (progress := event.progress) is not None:
+        report(Progress(event.stage, progress.current, progress.total))
+    return event.status == "ready"
 
 
 @asynccontextmanager
