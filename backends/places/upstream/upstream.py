@@ -244,21 +244,16 @@ class UpstreamModel(Leasable):
             self._seen = self._find()
         return self._seen
 
-    @asynccontextmanager
-    async def chat(self, request: RemoteChat) -> AsyncIterator[RemoteEvents]:
-        """Entered when the answer has begun. Raises UpstreamError, on entry and while iterating;
-        an iteration that ends without one is a whole answer.
+    def chat(self, request: RemoteChat) -> AbstractAsyncContextManager[RemoteEvents]:
+        """Entered when the answer has begun. Raises UpstreamError, also on entry and while
+        iterating; an iteration that ends without one is a whole answer.
         """
-        upstream = self._find()
-        async with self._answered(upstream, request, self._question) as events:
-            yield events
+        return self._answered(self._find(), request, self._question)
 
-    @asynccontextmanager
-    async def complete(self, request: RemoteText) -> AsyncIterator[RemoteEvents]:
+    def complete(self, request: RemoteText) -> AbstractAsyncContextManager[RemoteEvents]:
         """As `chat`; all text is content. Choice p * n + i is the i-th answer to prompt p."""
         upstream = self._openai("prompt", "it supports only chats")
-        async with self._answered(upstream, request, self._text_question) as events:
-            yield events
+        return self._answered(upstream, request, self._text_question)
 
     @asynccontextmanager
     async def _answered(
@@ -279,16 +274,14 @@ class UpstreamModel(Leasable):
 
     async def embed(self, request: RemoteEmbedding) -> RemoteVectors:
         """The vectors of all texts."""
-        upstream, model = self._openai("model", _NO_VECTORS), self._model
-        body = embedding_body(request, model, upstream.config)
-        question = Question(path="/embeddings", body=body, caller=request.caller, model=model)
+        body = embedding_body(request, self._model, self._openai("model", _NO_VECTORS).config)
+        question = self._asking("/embeddings", body, request.caller)
         return await self._whole(question, partial(read_vectors, count=len(request.inputs)))
 
     async def rerank(self, request: RemoteRerank) -> RemoteVectors:
         """The scores of all documents."""
-        upstream, model = self._openai("model", _NO_VECTORS), self._model
-        body = rerank_body(request, model, upstream.config)
-        question = Question(path="/rerank", body=body, caller=request.caller, model=model)
+        body = rerank_body(request, self._model, self._openai("model", _NO_VECTORS).config)
+        question = self._asking("/rerank", body, request.caller)
         return await self._whole(question, partial(read_scores, count=len(request.documents)))
 
     async def encode(self, request: RemoteEncoding) -> tuple[int, ...]:
@@ -316,10 +309,8 @@ class UpstreamModel(Leasable):
         upstream = self._find()
         if upstream.config.protocol == "openai":
             return len(await self.encode_chat(request))
-        model = self._model
-        body = msgspec.json.encode(count_body(request, model, upstream.signatures))
-        path, caller = "/messages/count_tokens", request.caller
-        call = Question(path=path, body=body, caller=caller, model=model)
+        body = msgspec.json.encode(count_body(request, self._model, upstream.signatures))
+        call = self._asking("/messages/count_tokens", body, request.caller)
         return await self._called(call, read_count)
 
     async def render(self, request: RemoteChat) -> str:
@@ -354,6 +345,9 @@ class UpstreamModel(Leasable):
             if error.status in (404, 405) and error.code != "model_not_found":
                 raise lacking(call.path) from None
             raise
+
+    def _asking(self, path: str, body: bytes, caller: Caller) -> Question:
+        return Question(path=path, body=body, caller=caller, model=self._model)
 
     async def _whole(self, question: Question, read: Callable[[bytes], T]) -> T:
         """What `read` makes of an answer that is one body."""
