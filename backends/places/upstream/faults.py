@@ -3,14 +3,17 @@
 import errno
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TypeVar
 
 import msgspec
+import structlog
 
 from backends.contract.errors import UpstreamError
 
 T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -20,6 +23,12 @@ class Fault(msgspec.Struct, frozen=True):
 
     kind: str
     reason: str
+
+
+def warn(what: str, upstream: str, url: str, fault: Fault, before: Fault | None) -> None:
+    """The log has each that is unlike the one `before`."""
+    if before is None or before.kind != fault.kind:
+        log.warning(what, upstream=upstream, url=url, kind=fault.kind, reason=fault.reason)
 
 
 class Unhealthy(UpstreamError):
@@ -81,22 +90,14 @@ def broken(what: str) -> Unhealthy:
     return Unhealthy(f"The upstream sent {what}.", code="upstream_broken")
 
 
-def readable(decode: Callable[[bytes], T], payload: bytes) -> T:
-    """What `decode` makes of it. Raises Unhealthy, which says what is wrong with it."""
-    try:
-        return decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise broken(f"unreadable data ({error})") from None
-    except RecursionError:
-        raise broken("unreadable data (nested too deeply)") from None
-
-
-def decoded(body: bytes, kind: type[T], otherwise: str) -> T:
-    """A body as a `kind`. Raises Unhealthy, which says what came `otherwise`."""
+def decoded(body: bytes, kind: type[T], otherwise: str = "") -> T:
+    """A body as a `kind`. Raises Unhealthy, which says what came `otherwise`, or what is wrong."""
     try:
         return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise broken(otherwise) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise broken(otherwise or f"unreadable data ({error})") from None
+    except RecursionError:
+        raise broken(otherwise or "unreadable data (nested too deeply)") from None
 
 
 def converted(value: object, kind: type[T], *, strict: bool = True) -> T | None:

@@ -30,9 +30,9 @@ from backends.contract.remote import (
     RemoteState,
 )
 from backends.machine.paths import replace_file
-from backends.places.upstream.faults import Fault, converted, decoded, kind_of, late
-from backends.places.upstream.refusals import Cleaner, refusal
-from backends.places.upstream.relay import httpx_errors, plain, read_body
+from backends.places.upstream.faults import Fault, converted, decoded, kind_of, late, warn
+from backends.places.upstream.refusals import Cleaner
+from backends.places.upstream.relay import httpx_errors, plain, read_body, refused
 from backends.places.upstream.replicas import Balance, Replica
 from config.upstreams import UpstreamConfig
 from config.values import alike
@@ -210,13 +210,11 @@ class Lists(msgspec.Struct, eq=False):
     listed: dict[str, ServerModels] = {}  # by base URL, each one's last list
     _turns: dict[str, anyio.Lock] = {}  # by base URL
     _asked_at: dict[str, tuple[float, float]] = {}  # by base URL: when that began, its end
-    _written: dict[str, tuple[Offer, ...]] = {}  # by base URL
 
     def recall(self) -> None:
         """The lists that were kept, of servers that were not asked yet. Blocks."""
         for url in self._config.urls:
             if url not in self.listed and (offers := self._kept.read(self._config.name, url)):
-                self._written[url] = offers
                 are_ours = any(offer.roundhouse for offer in offers)
                 self.listed[url] = ServerModels(offers, {} if are_ours else None)
         self._put_together()
@@ -246,28 +244,20 @@ class Lists(msgspec.Struct, eq=False):
         try:
             body = await self.probe(replica)
             if body is not None:
-                listed = read_list(body)
+                listed, known = read_list(body), self.listed.get(replica.url)
                 self.note(replica, listed)
-                await self._keep(replica.url, listed.offers)
+                if known is None or known.offers != listed.offers:
+                    await self._keep(replica.url, listed.offers)
         except UpstreamError as error:
             fault = Fault(kind_of(error), self._cleaner.clean(str(error)))
-            if replica.silence is None or replica.silence.kind != fault.kind:
-                log.warning(
-                    "no list of models",
-                    upstream=self._config.name,
-                    url=replica.url,
-                    kind=fault.kind,
-                    reason=fault.reason,
-                )
+            warn("no list of models", self._config.name, replica.url, fault, replica.silence)
             replica.silence = fault
             self._put_together()
 
     async def _keep(self, url: str, offers: tuple[Offer, ...]) -> None:
         """What a Roundhouse knows of others, this one among them, isn't kept: ids change."""
-        offers = tuple(one for one in offers if one.origin is None or one.origin.hops == 1)
-        if self._written.get(url) != offers:
-            self._written[url] = offers
-            await to_thread.run_sync(self._kept.write, self._config.name, url, offers)
+        own = tuple(one for one in offers if one.origin is None or one.origin.hops == 1)
+        await to_thread.run_sync(self._kept.write, self._config.name, url, own)
 
     def note(self, replica: Replica, listed: ServerModels) -> None:
         """What a server listed now. Roundhouses report why models failed, where addresses may
@@ -336,11 +326,10 @@ class Lists(msgspec.Struct, eq=False):
         with httpx_errors(self._config):
             with anyio.move_on_after(PROBE_TIMEOUT):
                 async with self._client.stream("GET", url, headers=replica.headers) as response:
+                    if response.status_code != httpx.codes.OK:
+                        raise await refused(response)
                     plain(response)
-                    body = await read_body(response, MAX_LIST)
-                if response.status_code != httpx.codes.OK:
-                    raise refusal(response.status_code, response.headers, body)
-                return body
+                    return await read_body(response, MAX_LIST)
         raise late("answer", PROBE_TIMEOUT)
 
 

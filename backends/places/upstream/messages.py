@@ -33,9 +33,9 @@ from backends.contract.remote import (
     RemoteRequest,
     RemoteUsage,
 )
-from backends.places.upstream.faults import Unhealthy, broken, readable, too_large
+from backends.places.upstream.faults import Unhealthy, broken, decoded, too_large
 from backends.places.upstream.reading import FINISH, MOST_CALLS
-from backends.places.upstream.wire import DROPPED, present
+from backends.places.upstream.wire import DROPPED, changed, overridden, present
 from config.upstreams import UpstreamConfig
 
 KEPT = 4_096  # signatures
@@ -56,10 +56,11 @@ class Signatures:
         self._left = most_bytes
         self._kept: OrderedDict[bytes, str] = OrderedDict()
 
-    def keep(self, digest: bytes, signature: str) -> None:
-        """`digest`: of the thinking, see `digest_of`."""
+    def keep(self, thinking: str, signature: str) -> None:
+        """It came with `thinking`."""
         if not signature or len(signature) > MOST_SIGNATURE:
             return
+        digest = _digest(thinking)
         self._left += len(self._kept.pop(digest, ""))
         self._kept[digest] = signature
         self._left -= len(signature)
@@ -69,20 +70,14 @@ class Signatures:
 
     def of(self, thinking: str) -> str | None:
         """The signature that `thinking` came with."""
-        digest = digest_of(thinking)
+        digest = _digest(thinking)
         if digest in self._kept:
             self._kept.move_to_end(digest)
         return self._kept.get(digest)
 
 
-def digest_of(thinking: str) -> bytes:
-    """Sixteen bytes that stand for it."""
-    return hasher(thinking).digest()
-
-
-def hasher(thinking: str = "") -> "hashlib.blake2b":
-    """Takes thinking as it comes."""
-    return hashlib.blake2b(thinking.encode(errors="replace"), digest_size=16)
+def _digest(thinking: str) -> bytes:
+    return hashlib.blake2b(thinking.encode(errors="replace"), digest_size=16).digest()
 
 
 Body: TypeAlias = dict[str, Any]  # JSON's own shape; it leaves this module as bytes only
@@ -140,17 +135,16 @@ def messages_changes(request: RemoteRequest, config: UpstreamConfig) -> RemoteCh
         name: NO_FIELD for name in request.parameters if not _has_word(name, request, config)
     }
     unapplied |= {name: DROPPED for name in request.parameters if name in config.drop}
-    names = {name: _theirs(name, config) for name in request.parameters}
     is_json = isinstance(request.shape, JsonSchema) and "output_config" not in config.drop
     return RemoteChanges(
         unapplied=unapplied,
-        replaced={name: config.set[own] for name, own in names.items() if own in config.set},
+        replaced=overridden(request.parameters, _renaming(config)),
         holds_shape=request.shape is None or is_json,
     )
 
 
-def _theirs(name: str, config: UpstreamConfig) -> str:
-    return config.rename.get(name) or _RENAMED.get(name, name)
+def _renaming(config: UpstreamConfig) -> UpstreamConfig:
+    return msgspec.structs.replace(config, rename={**_RENAMED, **config.rename})
 
 
 def _has_word(name: str, request: RemoteRequest, config: UpstreamConfig) -> bool:
@@ -165,13 +159,10 @@ def _has_word(name: str, request: RemoteRequest, config: UpstreamConfig) -> bool
 
 def _parameters(request: RemoteChat, config: UpstreamConfig) -> Body:
     """Its own parameters, and what a configuration calls otherwise."""
-    given = {name: value for name, value in request.parameters.items() if name not in config.drop}
-    body: Body = {
-        _theirs(name, config): value
-        for name, value in given.items()
-        if name in config.rename or name in _RENAMED or name in _OWN
-    }
-    if (user := given.get("user")) is not None:
+    given, renaming = request.parameters, _renaming(config)
+    known = _OWN | renaming.rename.keys()
+    body = changed({name: value for name, value in given.items() if name in known}, renaming)
+    if (user := given.get("user")) is not None and "user" not in config.drop:
         body["metadata"] = {"user_id": user}
     if output := _output(request, config):
         body["output_config"] = output
@@ -275,10 +266,10 @@ def _call(call: ToolCall) -> Body:
 def _input(call: ToolCall) -> Body:
     """What is no object is sent as it was written."""
     try:
-        decoded = msgspec.json.decode(call.arguments or "{}")
+        found = msgspec.json.decode(call.arguments or "{}")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        decoded = None
-    return decoded if isinstance(decoded, dict) else {"arguments": call.arguments}
+        found = None
+    return found if isinstance(found, dict) else {"arguments": call.arguments}
 
 
 def _id(call_id: str) -> str:
@@ -349,7 +340,7 @@ class _MessagesError(msgspec.Struct, frozen=True):
     message: str = "The upstream failed without an error message."
 
 
-class _EventWire(msgspec.Struct, frozen=True):
+class _EventWire(_DeltaWire, frozen=True):
     """An event, or a whole message."""
 
     type: str = ""
@@ -360,11 +351,6 @@ class _EventWire(msgspec.Struct, frozen=True):
     usage: _UsageWire | None = None
     error: _MessagesError | None = None
     content: list[_BlockWire] | None = None
-    stop_reason: str | None = None
-    stop_sequence: str | None = None
-
-
-_decode = msgspec.json.Decoder(_EventWire).decode
 
 
 class _OpenBlock:
@@ -374,7 +360,7 @@ class _OpenBlock:
         self.wire = wire
         self.call: int | None = None  # which call of the answer
         self.has_arguments = False
-        self.thought: hashlib.blake2b | None = None
+        self.thought: list[str] = []
         self.signature: list[str] = []
         self.signed = 0  # characters
 
@@ -397,7 +383,7 @@ class MessagesReader:
 
     def read(self, payload: bytes) -> list[RemoteEvent]:
         """The deltas of an event. Raises UpstreamError for an error and for what is no event."""
-        return list(self._read(readable(_decode, payload)))
+        return list(self._read(decoded(payload, _EventWire)))
 
     def _read(self, wire: _EventWire) -> Iterator[RemoteEvent]:
         match wire.type:
@@ -411,8 +397,7 @@ class MessagesReader:
                 self._count(wire.message.usage)
             case "message_delta":
                 self._count(wire.usage)
-                delta = wire.delta or _DeltaWire()
-                yield from self._finish(delta.stop_reason, delta.stop_sequence)
+                yield from self._finish(wire.delta or _DeltaWire())
             case "message_stop":
                 self.is_done = True
             case "message":
@@ -425,7 +410,7 @@ class MessagesReader:
             yield from self._begun(index, block)
             yield from self._ended(self._open.pop(index))
         self._count(wire.usage)
-        yield from self._finish(wire.stop_reason, wire.stop_sequence)
+        yield from self._finish(wire)
 
     def _block(self, index: int) -> _OpenBlock:
         if (found := self._open.get(index)) is None:
@@ -446,8 +431,7 @@ class MessagesReader:
         if delta.text and block.wire.type == "text":
             yield RemoteDelta(content=delta.text)
         elif delta.thinking and block.wire.type == "thinking":
-            block.thought = block.thought or hasher()
-            block.thought.update(delta.thinking.encode(errors="replace"))
+            block.thought.append(delta.thinking)
             yield RemoteDelta(reasoning=delta.thinking)
         elif delta.partial_json and block.call is not None:
             block.has_arguments = True
@@ -460,17 +444,17 @@ class MessagesReader:
         """A call without arguments has none: `{}`; one may have come with its beginning."""
         if block is None:
             return
-        if block.thought is not None:
-            self._signatures.keep(block.thought.digest(), "".join(block.signature))
+        if block.thought:
+            self._signatures.keep("".join(block.thought), "".join(block.signature))
         if block.call is not None and not block.has_arguments:
             arguments = msgspec.json.encode(block.wire.input or {}).decode()
             yield RemoteDelta(calls=(RemoteCall(block.call, arguments=arguments),))
 
-    def _finish(self, reason: str | None, stop: str | None) -> Iterator[RemoteEvent]:
-        if reason is None or self._finished:
+    def _finish(self, delta: _DeltaWire) -> Iterator[RemoteEvent]:
+        if delta.stop_reason is None or self._finished:
             return
         self._finished = True
-        yield RemoteDelta(finished=FINISH.get(reason, "stop"), stop=stop)
+        yield RemoteDelta(finished=FINISH.get(delta.stop_reason, "stop"), stop=delta.stop_sequence)
         yield self._used()
 
     def _count(self, wire: _UsageWire | None) -> None:

@@ -26,7 +26,7 @@ from backends.contract.remote import (
     RemoteUsage,
 )
 from backends.places.upstream.events import ErrorData
-from backends.places.upstream.faults import broken, converted, readable, too_large
+from backends.places.upstream.faults import Unhealthy, broken, converted, decoded, too_large
 
 MOST_CALLS = 1_000  # of one answer
 
@@ -245,7 +245,6 @@ Read: TypeAlias = Literal["stream", "whole"]
 
 T = TypeVar("T")
 
-_decode = msgspec.json.Decoder(Chunk).decode
 _STRING_OR_NOT_A_NUMBER = re.compile(rb'"(?:[^"\\]|\\.)*"|-?\b(?:NaN|Infinity)\b')
 _NOTHING = _TurnWire()
 
@@ -290,7 +289,7 @@ class AnswerReader:
         elif isinstance(payload, ErrorData):
             raise named_error(payload)
         elif payload:
-            self._add(events, _decoded(payload), payload)
+            self._add(events, _chunk(payload), payload)
         return events
 
     def _add(self, events: list[RemoteEvent], chunk: Chunk, payload: bytes) -> None:
@@ -355,11 +354,11 @@ class AnswerReader:
         return FINISH.get(reason, "stop")
 
 
-def _decoded(payload: bytes) -> Chunk:
+def _chunk(payload: bytes) -> Chunk:
     try:
-        return _decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return readable(_decode, _without_nan(payload))
+        return decoded(payload, Chunk)
+    except Unhealthy:
+        return decoded(_without_nan(payload), Chunk)
 
 
 def _without_nan(payload: bytes) -> bytes:
@@ -398,16 +397,16 @@ def error_in(body: bytes, kind: str = "server_error") -> UpstreamError | None:
     bare `message`. None: it is none of these. `kind`: see `stream_error`.
     """
     try:
-        decoded = msgspec.json.decode(body)
+        found = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    match decoded:
+    match found:
         case {"error": dict() | str() as error}:
             return stream_error(error, kind)
         case {"object": "error", **rest}:
             return stream_error(rest, kind)
         case {"detail": str(text)} | {"message": str(text)}:
-            return stream_error({**decoded, "message": text}, kind)
+            return stream_error({**found, "message": text}, kind)
         case {"detail": list() as faults}:
             return stream_error(msgspec.json.encode(faults).decode(), kind)
     return None

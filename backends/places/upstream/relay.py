@@ -19,7 +19,6 @@ from typing import TypeVar
 
 import httpx
 import msgspec
-import structlog
 from msgspec.structs import replace
 
 from backends.contract.errors import UpstreamError
@@ -43,6 +42,7 @@ from backends.places.upstream.faults import (
     late,
     too_large,
     unreached,
+    warn,
 )
 from backends.places.upstream.reading import AnswerReader, RemoteReader
 from backends.places.upstream.refusals import ELSEWHERE, IN_DOUBT, NO_FAILURES, Cleaner, refusal
@@ -51,8 +51,6 @@ from backends.places.upstream.wire import Question
 from config.upstreams import UpstreamConfig
 
 T = TypeVar("T")
-
-log = structlog.get_logger(__name__)
 
 MAX_ERROR = 64 << 10  # bytes that are read of an error's body
 LONG_BODY = 1 << 20  # bytes; a body that is read beside the event loop
@@ -144,19 +142,13 @@ class Relay(msgspec.Struct, frozen=True, eq=False):
     def _note_failure(
         self, replica: Replica, error: UpstreamError, caller: str, *, in_doubt: bool = False
     ) -> None:
-        """The log has each that is unlike the one before, and that the server is out."""
+        """Of which the log has also that the server is out."""
         fault = Fault(kind_of(error), self._cleaner.clean(str(error)))
         before, was_asked = replica.fault, replica.state != "resting"
         self._balance.failed(replica, fault, caller, in_doubt=in_doubt)
         is_out = was_asked and replica.state == "resting"
-        if is_out or before is None or before.kind != fault.kind:
-            log.warning(
-                "an upstream's server gets no requests" if is_out else "an upstream's server fails",
-                upstream=self._config.name,
-                url=replica.url,
-                kind=fault.kind,
-                reason=fault.reason,
-            )
+        what = "an upstream's server gets no requests" if is_out else "an upstream's server fails"
+        warn(what, self._config.name, replica.url, fault, None if is_out else before)
 
     def _nobody(self) -> UpstreamError:
         draining = all(one.draining for one in self._balance.replicas)

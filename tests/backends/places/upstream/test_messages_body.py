@@ -19,7 +19,6 @@ from backends.contract.remote import RemoteChat, RemoteThinking
 from backends.places.upstream.messages import (
     NO_FIELD,
     Signatures,
-    digest_of,
     messages_body,
     messages_changes,
 )
@@ -33,7 +32,7 @@ HELLO = (Message(role="user", parts=(TextPart("Hello!"),)),)
 def body(request: RemoteChat, config: UpstreamConfig = CONFIG, **signed: str) -> dict[str, Any]:
     kept = Signatures()
     for thinking, signature in signed.items():
-        kept.keep(digest_of(thinking), signature)
+        kept.keep(thinking, signature)
     return dict(msgspec.json.decode(messages_body(request, "theirs", config, kept)))
 
 
@@ -172,9 +171,9 @@ def test_what_it_has_no_word_for_is_left_out_and_told() -> None:
 def test_signatures_without_end_are_forgotten_at_last() -> None:
     kept = Signatures(most=2, most_bytes=10)
     for number in range(3):
-        kept.keep(digest_of(str(number)), "abc")
+        kept.keep(str(number), "abc")
     assert [kept.of(str(number)) for number in range(3)] == [None, "abc", "abc"]
-    kept.keep(digest_of("long"), "x" * 9)
+    kept.keep("long", "x" * 9)
     assert [kept.of(text) for text in ("1", "2", "long")] == [None, None, "x" * 9]
-    kept.keep(digest_of("long"), "y")
+    kept.keep("long", "y")
     assert kept.of("long") == "y"
