@@ -4,7 +4,7 @@ configuration.
 
 import ssl
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Self
 
@@ -153,13 +153,9 @@ class Fleet:
         """From now on these are the upstreams. Answers under way end with what they began with; of
         an upstream that is gone the connections are closed when its last answer has ended.
         """
-        before, self.roster = self.roster, roster
-        for name, upstream in before.upstreams.items():
-            if roster.upstreams.get(name) is not upstream and self._watch is not None:
-                self._watch.leave(upstream)
-        for name, upstream in roster.upstreams.items():
-            if before.upstreams.get(name) is not upstream and self._watch is not None:
-                self._watch.join(upstream)
+        self.roster = roster
+        if self._watch is not None:
+            self._watch.follow(roster.upstreams.values())
 
     async def refresh(self, again: float = AGAIN) -> None:
         """Ask all servers what they have, but none more often than each `again` seconds. A server
@@ -180,8 +176,7 @@ class Fleet:
         """
         async with anyio.create_task_group() as tasks:
             self._watch = _Watch(self, supervisor, tasks, changed, moved)
-            for upstream in self.roster.upstreams.values():
-                self._watch.join(upstream)
+            self._watch.follow(self.roster.upstreams.values())
             await anyio.sleep_forever()
 
     def standing(self, target: RemoteTarget) -> RemoteStanding | None:
@@ -274,15 +269,18 @@ class _Watch(msgspec.Struct, eq=False):
     _scopes: dict[Upstream, anyio.CancelScope] = {}
     _standings: dict[Upstream, Mapping[str, RemoteStanding]] = {}
 
-    def join(self, upstream: Upstream) -> None:
-        """It is watched from now on."""
-        scope = self._scopes[upstream] = anyio.CancelScope()
-        self._tasks.start_soon(self._supervisor.attempt, BACKEND, self._watch_one, upstream, scope)
-
-    def leave(self, upstream: Upstream) -> None:
-        """It isn't any more; its connections end with its last answer."""
-        self._scopes.pop(upstream).cancel()
-        self._standings.pop(upstream, None)
+    def follow(self, upstreams: Collection[Upstream]) -> None:
+        """These are watched from now on, and no others, whose connections end with their last
+        answers.
+        """
+        for upstream in self._scopes.keys() - upstreams:
+            self._scopes.pop(upstream).cancel()
+            self._standings.pop(upstream, None)
+        attempt, watch = self._supervisor.attempt, self._watch_one
+        for upstream in upstreams:
+            if upstream not in self._scopes:
+                scope = self._scopes[upstream] = anyio.CancelScope()
+                self._tasks.start_soon(attempt, BACKEND, watch, upstream, scope)
 
     async def _watch_one(self, upstream: Upstream, scope: anyio.CancelScope) -> None:
         """Each server by itself: one that is silent keeps no other from being seen."""

@@ -83,7 +83,7 @@ class Replica(msgspec.Struct, kw_only=True, eq=False):
     standings: dict[str, RemoteStanding] | None = None  # of its models; None: no Roundhouse
     outcomes: deque[Outcome] = msgspec.field(default_factory=lambda: deque(maxlen=OUTCOMES))
     rests_until: float = 0.0  # by its `Retry-After`
-    lacks_until: dict[str, float] = {}  # by model
+    lacks_until: Latest[str, float] = msgspec.field(default_factory=lambda: Latest(MOST_LACKED))
     rate: float = 0.0  # requests of late, as of `rate_at`; each counts half after `HALF_LIFE`
     rate_at: float = 0.0
 
@@ -273,8 +273,6 @@ class Balance:
 
     def lacks(self, replica: Replica, model: str) -> None:
         """It has no such model."""
-        if len(replica.lacks_until) >= MOST_LACKED:
-            replica.lacks_until.clear()
         replica.lacks_until[model] = self._clock() + LACKING
 
     def probed(self, replica: Replica) -> None:

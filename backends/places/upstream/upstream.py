@@ -82,12 +82,10 @@ class Upstream:
         self.config = config
         self.client = client
         weights = config.weights or (1.0,) * len(config.urls)
-        headers = [key_headers(config, key) if key else {} for key in config.keys]
+        keys = config.keys or ("",) * len(config.urls)
         replicas = [
-            Replica(url=url, weight=weight, headers=own)
-            for url, weight, own in zip(
-                config.urls, weights, headers or [{}] * len(weights), strict=True
-            )
+            Replica(url=url, weight=weight, headers=key_headers(config, key) if key else {})
+            for url, weight, key in zip(config.urls, weights, keys, strict=True)
         ]
         self.balance = Balance(replicas, config.failures)
         self.cleaner = Cleaner(config.urls, _secrets(config))
