@@ -55,7 +55,9 @@ async def test_contract_over_bytes(
 
 
 async def test_a_step_is_one_message_for_all_its_jobs(tmp_path: Path) -> None:
-    container = over_bytes(await load(tmp_path, ScriptedOptions(max_concurrent=4)))
+    # So slow that all begin before the first is over.
+    options = ScriptedOptions(max_concurrent=4, tokens_per_second=200)
+    container = over_bytes(await load(tmp_path, options))
     assert isinstance(container.port, BytesPort)
     subject = Subject(container, prompt="hello", long="long")
     said = "An engine stands on the turntable, turns, and leaves on another track."
