@@ -10,7 +10,6 @@ other grammars (`@name`), templates, `&` and `~`, and what Rust's regular expres
 sets, groups, alternatives and repetition.
 """
 
-import itertools
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -281,13 +280,15 @@ class ReadGrammar(msgspec.Struct, frozen=True):
 
 
 _TOKENS = re.compile(
-    r"""(?P<line>\n) | (?P<space>[ \t\r\f]+ | //[^\n]* | \#[^\n]*)
+    r"""(?P<head>^[ \t\r\f]*(?:%[a-z]+|[?!]*[A-Za-z_][A-Za-z0-9_-]*[ \t\r\f]*:))
+    | (?P<space>\n | [ \t\r\f]+ | //[^\n]* | \#[^\n]*)
+    | (?P<range>"(?:[^"\\\n]|\\.)*"[ \t]*\.\.[ \t]*"(?:[^"\\\n]|\\.)*")
     | (?P<string>"(?:[^"\\\n]|\\.)*"i?) | (?P<regex>/(?:[^/\\\n]|\\.)+/[a-z]*)
-    | (?P<directive>%[a-z]+) | (?P<name>!?[A-Za-z_][A-Za-z0-9_-]*)
+    | (?P<name>[A-Za-z_][A-Za-z0-9_-]*) | (?P<arrow>->[ \t]*[A-Za-z_][A-Za-z0-9_-]*)
     | (?P<count>\{[ ]*\d*[ ]*(?:,[ ]*\d*[ ]*)?\} | ~[ ]*\d+(?:\.\.\d+)?)
-    | (?P<arrow>->) | (?P<range>\.\.) | (?P<sign>[|()\[\]+*?:,]) | (?P<other>.)
+    | (?P<sign>[|()\[\]+*?,]) | (?P<other>%[a-z]+|.)
     """,
-    re.VERBOSE,
+    re.VERBOSE | re.MULTILINE,
 )
 
 # As Lark documents its library `common`.
@@ -341,7 +342,7 @@ class _GrammarReader:
         for head, body in self._statements():
             match head:
                 case "%import":
-                    self._import([value for kind, value in body if kind == "name"], body)
+                    self._import(body)
                 case "%ignore":
                     self._ignored.append(tuple(self._body(body)))
                 case name:
@@ -350,53 +351,34 @@ class _GrammarReader:
             raise UnreadableGrammar("a grammar without the rule start")
         return ReadGrammar(self._definitions, tuple(self._ignored))
 
-    def _statements(self) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    def _statements(self) -> Sequence[tuple[str, list[tuple[str, str]]]]:
         """What each statement begins with, and the rest of it."""
-        heads = [at for at in range(len(self._tokens)) if self._is_head(at)]
-        before = self._tokens[: heads[0] if heads else None]
-        if any(kind != "line" for kind, _ in before):
-            raise UnreadableGrammar(f"{before[0][1]!r:.60} before the first rule")
-        for at, end in itertools.pairwise([*heads, len(self._tokens)]):
-            begin = at + 1 if self._tokens[at][1] == "?" else at  # inlined in the tree: not here
-            kind, head = self._tokens[begin]
-            inside = [each for each in self._tokens[begin + 1 : end] if each[0] != "line"]
-            yield head.removeprefix("!"), inside if kind == "directive" else inside[1:]
+        found: list[tuple[str, list[tuple[str, str]]]] = []
+        for kind, value in self._tokens:
+            if kind == "head":  # what counts in the tree, "?" and "!", says nothing here
+                found.append((value.strip("?!: \t\r\f"), []))
+            elif found:
+                found[-1][1].append((kind, value))
+            else:
+                raise UnreadableGrammar(f"{value!r:.60} before the first rule")
+        return found
 
-    def _is_head(self, at: int) -> bool:
-        if at and self._tokens[at - 1][0] != "line":
-            return False
-        if self._tokens[at][0] == "directive":
-            return True
-        named = at + 1 if self._tokens[at][1] == "?" else at
-        following = self._tokens[named : named + 2]
-        return [kind for kind, _ in following[:1]] == ["name"] and following[1:] == [("sign", ":")]
-
-    def _import(self, names: Sequence[str], body: Sequence[tuple[str, str]]) -> None:
+    def _import(self, body: Sequence[tuple[str, str]]) -> None:
+        names = [value for kind, value in body if kind == "name"]
         if names[:1] != ["common"]:
             raise UnreadableGrammar("an import of something other than common")
-        renamed = any(kind == "arrow" for kind, _ in body)
-        if renamed and len(names) != 3:
+        renamed = [value.removeprefix("->").strip() for kind, value in body if kind == "arrow"]
+        if renamed and len(names) != 2:
             raise UnreadableGrammar("an import under several names")
-        for name in names[1:2] if renamed else names[1:]:
+        for name in names[1:]:
             if name not in _COMMON:
                 raise UnreadableGrammar(f"common.{name[:60]}")
-            regex = read_regex(_COMMON[name])
-            self._definitions[names[2] if renamed else name] = (regex,)
+            self._definitions[renamed[0] if renamed else name] = (read_regex(_COMMON[name]),)
 
     def _body(self, tokens: Sequence[tuple[str, str]]) -> Iterator[Token]:
-        at = 0
-        while at < len(tokens):
-            kind, value = tokens[at]
-            if kind == "arrow":  # a name in the tree
-                at += 2
-                continue
-            if kind == "string" and tokens[at + 1 : at + 2] == [("range", "..")]:
-                low, high = _text(value), _text(tokens[at + 2][1]) if at + 2 < len(tokens) else None
-                yield self._range(low, high)
-                at += 3
-                continue
-            yield from self._token(kind, value)
-            at += 1
+        for kind, value in tokens:
+            if kind != "arrow":  # a name in the tree
+                yield from self._token(kind, value)
 
     def _token(self, kind: str, value: str) -> Iterator[Token]:
         match kind:
@@ -411,21 +393,27 @@ class _GrammarReader:
                 if self._atoms > MOST_ATOMS or len(self._sets) > MOST_SETS:
                     raise UnreadableGrammar("too many characters and classes")
                 yield regex
+            case "range":
+                yield _range(*map(_text, _STRING.findall(value)))
             case "name":
                 yield Name(value)
             case "count":
                 digits = value.replace(" ", "")
                 yield digits if digits[0] == "{" else f"{{{digits[1:].replace('..', ',')}}}"
-            case "sign" if value not in ":,":
+            case "sign" if value != ",":
                 signs = {"[": "((", "]": ")?)"}.get(value, value)
                 yield from (_SIGNS.get(sign, sign) for sign in signs)
             case _:
                 raise UnreadableGrammar(f"{value!r:.60}")
 
-    def _range(self, low: Text, high: Text | None) -> Regex:
-        if high is None or len(low.text) != 1 or len(high.text) != 1:
-            raise UnreadableGrammar("a range of something other than characters")
-        return (Atom(rf"[\x{{{ord(low.text):x}}}-\x{{{ord(high.text):x}}}]"),)
+
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+
+
+def _range(low: Text, high: Text) -> Regex:
+    if len(low.text) != 1 or len(high.text) != 1:
+        raise UnreadableGrammar("a range of something other than characters")
+    return (Atom(rf"[\x{{{ord(low.text):x}}}-\x{{{ord(high.text):x}}}]"),)
 
 
 _HEX = re.compile(r"((?:\\\\)*)\\x([0-9a-fA-F]{2})")
