@@ -147,13 +147,7 @@ def rsplit(text: str, sep: str | None = None, maxsplit: int = -1) -> list[str]:
 
 def splitlines(text: str, keepends: bool = False) -> list[str]:  # noqa: FBT001, FBT002 - str's own
     """As `str.splitlines`."""
-    lines: list[str] = []
-    at = 0
-    wholes = str.splitlines(text, keepends=True)
-    for whole, line in zip(wholes, str.splitlines(text, keepends), strict=True):
-        lines.append(text[at : at + len(line)])
-        at += len(whole)
-    return lines
+    return _located(text, str.splitlines(text, keepends), None)
 
 
 def partition(text: str, separator: str) -> tuple[str, str, str]:
