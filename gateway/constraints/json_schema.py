@@ -8,7 +8,7 @@ context: numbers have bounded digits (`values`), and objects no properties but t
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 
@@ -24,7 +24,7 @@ from gateway.constraints.grammars import (
     fault,
     runnable,
 )
-from gateway.constraints.keywords import KEYWORDS, with_parts
+from gateway.constraints.keywords import KEYWORDS, relaxation, with_parts
 from gateway.constraints.lark import GUIDANCE, GrammarTooLarge, Lark
 from gateway.constraints.possible import ONE_OF, too_wide, without_endless
 from gateway.constraints.reading import Schema, read
@@ -42,21 +42,19 @@ OWN = frozenset((
 ))  # fmt: skip
 
 
-Carried: TypeAlias = dict[str, Any] | bool
-
-
-class ClosedSchema(msgspec.Struct, frozen=True):
-    """What the grammar has, in nodes of its own. `notes`: the objects that were closed. `enforced`:
-    places where that is what the client's `unevaluatedProperties` says.
+class CarriedSchema(msgspec.Struct, frozen=True):
+    """What the grammar has of a client's schema. `relaxed`: what it doesn't carry. `closed`: the
+    objects that have no further properties though their schema says nothing of them.
     """
 
-    schema: Carried
-    notes: tuple[Relaxation, ...] = ()
-    enforced: frozenset[str] = frozenset()
+    schema: dict[str, Any]
+    relaxed: tuple[Relaxation, ...]
+    closed: tuple[Relaxation, ...]
+    check: Check
 
 
 class _Closing:
-    """`schema.carried`, which is no boolean, with objects closed whose writer said nothing of
+    """`opened`, which was made of `schema`, with objects closed whose writer said nothing of
     further properties.
 
     JSON Schema lets such an object have any others; who writes one means those that are listed, and
@@ -67,26 +65,27 @@ class _Closing:
     of another (`allOf` with a base), which must not close it: the grammar has it once as each.
     """
 
-    def __init__(self, schema: Schema, carried: dict[str, Any]) -> None:
-        self._carried = carried
+    def __init__(self, schema: Schema, opened: CarriedSchema) -> None:
+        self._opened = opened
         self._origins = schema.origins
-        self._definitions: Mapping[str, Any] = carried.get("$defs", {})
+        self._definitions: Mapping[str, Any] = opened.schema.get("$defs", {})
         whole = schema.check if isinstance(schema.check, dict) else {}
         self._checked: Mapping[str, Any] = whole.get("$defs", {})
         self._named: set[str] = set()
         self._waiting: list[str] = []  # names of definitions, as the closed schema will have them
         self._notes: dict[Relaxation, None] = {}
-        self._enforced: set[str] = set()
+        self._relaxed = dict.fromkeys(opened.relaxed)
 
-    def closed(self) -> ClosedSchema:
-        root = self._value(self._carried)
+    def closed(self) -> CarriedSchema:
+        root = self._value(self._opened.schema)
         definitions = {}
         while self._waiting:
             name = self._waiting.pop()
             node = self._definitions[name.removeprefix(PART)]
             definitions[name] = self._part(node) if name.startswith(PART) else self._value(node)
         whole = {**root, "$defs": definitions} if definitions else root
-        return ClosedSchema(whole, tuple(self._notes), frozenset(self._enforced))
+        relaxed, notes = tuple(self._relaxed), tuple(self._notes)
+        return CarriedSchema(whole, relaxed, notes, self._opened.check)
 
     def _value(self, node: Any) -> Any:
         """`node` where it says all that is said of a value."""
@@ -94,7 +93,7 @@ class _Closing:
             return node
         says = OWN & self._origins[id(node)].check.keys()
         keywords = node.keys() - {"$defs"}
-        if keywords == says == {"allOf"} and len(node["allOf"]) == 1:
+        if keywords == says == {"allOf"} and len(node["allOf"]) == 1 and node["allOf"] != [True]:
             return self._value(node["allOf"][0])
         if not says or keywords == {"$ref"}:
             return self._copied(node, whole=True)
@@ -146,7 +145,7 @@ class _Closing:
             further = Relaxation(origin.place, "additionalProperties", "none", checked=False)
             self._notes[further] = None
         elif not any({*ONE_OF, *CONDITIONS} & each.keys() for each in places):
-            self._enforced.add(origin.place)
+            self._relaxed.pop(relaxation(origin.place, "unevaluatedProperties"), None)
         return list(names)
 
     def _places(self, check: Any, seen: set[int]) -> Iterator[Mapping[str, Any]]:
@@ -194,10 +193,9 @@ TEXT = frozenset(("pattern", "format", "minLength", "maxLength"))
 TOO_LARGE = ("too large", "too big", "fuel", "limit exceeded", "level exceeded")
 
 
-def schema_entry(schema: Carried, name: str = "") -> Entry:
+def schema_entry(schema: dict[str, Any], name: str = "") -> Entry:
     """Llguidance's entry for `schema`, in its own words."""
-    node = schema if isinstance(schema, dict) else {}
-    return {"name": name, "json_schema": {**node, "x-guidance": GUIDANCE}}
+    return {"name": name, "json_schema": {**schema, "x-guidance": GUIDANCE}}
 
 
 # What llguidance's words for numbers leave out.
@@ -205,47 +203,45 @@ PLAIN = Relaxation("$", "exponents", became="numbers without exponents where the
 BOUNDS = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"))
 
 
-def written_entry(schema: Carried, name: str, field: str) -> tuple[Entry, tuple[Relaxation, ...]]:
+def written_entry(
+    schema: dict[str, Any], name: str, field: str
+) -> tuple[Entry, tuple[Relaxation, ...]]:
     """The entry in our words; in llguidance's where ours are too many, and what these leave out."""
-    lark, node = Lark({}), schema if isinstance(schema, dict) else {}
+    lark = Lark({})
     try:
-        start = Values(lark, AnswerJson(lark), SchemaReader(node, exact=True)).of(node)
+        start = Values(lark, AnswerJson(lark), SchemaReader(schema, exact=True)).of(schema)
         (entry,) = runnable(({"name": name, "lark_grammar": lark.written(start)},), field)
     except (GrammarTooLarge, Unwritable, InvalidRequest):
-        limited = any(BOUNDS & each.keys() for each in everywhere(node))
+        limited = any(BOUNDS & each.keys() for each in everywhere(schema))
         return schema_entry(schema, name), (PLAIN,) if limited else ()
     return entry, ()
 
 
-def relaxed(
-    schema: Schema, field: str, allowance: CompileBudget
-) -> tuple[Carried, tuple[Relaxation, ...]]:
+def relaxed(schema: Schema, field: str, allowance: CompileBudget) -> CarriedSchema:
     """What of `schema` llguidance can carry, and all that it can't.
 
     Raises InvalidRequest where it allows nothing, or takes too long.
     """
-    notes = list(schema.notes)
-    if schema.carried is False:
+    notes, carried = list(schema.notes), schema.carried
+    if isinstance(carried, bool):
         raise InvalidRequest.at(field, "no JSON satisfies it.")
-    if isinstance(schema.carried, dict):
-        if not without_endless(schema.carried, allowance, field):
-            raise InvalidRequest.at(field, "no JSON that has an end satisfies it.")
-        bounded(schema.carried, field)
-        notes += _narrowed(schema, schema.carried)
-        names = (name for node in everywhere(schema.carried) for name in node.get("properties", ()))
-        # The grammar engine writes a name as it stands, but lets no string hold that unescaped.
-        if any("\x7f" in name for name in names):
-            raise InvalidRequest.at(field, "a property whose name holds U+007F can't be written.")
-        notes += _Search(schema, schema.carried, field, allowance).notes()
-    return schema.carried, tuple(dict.fromkeys(notes))
+    if not without_endless(carried, allowance, field):
+        raise InvalidRequest.at(field, "no JSON that has an end satisfies it.")
+    bounded(carried, field)
+    notes += _narrowed(schema, carried)
+    names = (name for node in everywhere(carried) for name in node.get("properties", ()))
+    # The grammar engine writes a name as it stands, but lets no string hold that unescaped.
+    if any("\x7f" in name for name in names):
+        raise InvalidRequest.at(field, "a property whose name holds U+007F can't be written.")
+    notes += _Search(schema, carried, field, allowance).notes()
+    return CarriedSchema(carried, tuple(dict.fromkeys(notes)), (), Check(schema.check))
 
 
 def _narrowed(schema: Schema, carried: dict[str, Any]) -> Iterator[Relaxation]:
     """Drops, in place, what would have too many ways at one place."""
     for node, keyword in too_wide(carried):
-        origin, row = schema.origins[id(node)], KEYWORDS[keyword]
-        yield Relaxation(origin.place, keyword, row.became, checked=row.checked)
-        gone = {keyword, *row.opens}
+        yield relaxation(schema.origins[id(node)].place, keyword)
+        gone = {keyword, *KEYWORDS[keyword].opens}
         for key in gone & node.keys():
             del node[key]
 
@@ -329,12 +325,12 @@ class _Search:
 
     def _dropped(self, node: dict[str, Any], keyword: str) -> Relaxation:
         """The relaxation that is reported. A regex that llguidance lacks the check lacks too."""
-        origin, row = self.origins[id(node)], KEYWORDS[keyword]
+        origin = self.origins[id(node)]
         alone = {"type": "string", "pattern": node.get("pattern")}
         usable = keyword != "pattern" or not self._at_fault(alone)
         if not usable and origin.plain:
             origin.check.pop("pattern", None)
-        return Relaxation(origin.place, keyword, row.became, checked=row.checked and usable)
+        return relaxation(origin.place, keyword, usable=usable)
 
 
 def without(node: dict[str, Any], keyword: str) -> dict[str, Any]:
@@ -346,44 +342,25 @@ def without(node: dict[str, Any], keyword: str) -> dict[str, Any]:
     return less
 
 
-class CarriedSchema(msgspec.Struct, frozen=True):
-    """What the grammar has of a client's schema. `relaxed`: what it doesn't carry. `closed`: the
-    objects that have no further properties though their schema says nothing of them.
-    """
-
-    schema: Carried
-    relaxed: tuple[Relaxation, ...]
-    closed: tuple[Relaxation, ...]
-    check: Check
-
-
 def carried_schema(shape: JsonSchema, allowance: CompileBudget | None = None) -> CarriedSchema:
     """Raises InvalidRequest, see `compiling.grammar_of`."""
     schema = read(shape.schema, shape.field)
-    carried, relaxations = relaxed(schema, shape.field, allowance or CompileBudget())
-    made = _closed(schema, shape.field)
-    relaxations = tuple(
-        each
-        for each in relaxations
-        if each.keyword != "unevaluatedProperties" or each.place not in made.enforced
-    )
+    opened = relaxed(schema, shape.field, allowance or CompileBudget())
+    made = _closed(schema, opened, shape.field)
     if shape.strict:
-        _enforced(relaxations, shape.field)
-    if made.schema is carried:
-        runnable((schema_entry(carried),), shape.field)
-    return CarriedSchema(made.schema, relaxations, made.notes, Check(schema.check))
+        _enforced(made.relaxed, shape.field)
+    return made
 
 
-def _closed(schema: Schema, field: str) -> ClosedSchema:
+def _closed(schema: Schema, opened: CarriedSchema, field: str) -> CarriedSchema:
     """Left open where it can't be had closed."""
-    if isinstance(schema.carried, dict):
-        made = _Closing(schema, schema.carried).closed()
-        with suppress(InvalidRequest):
-            if isinstance(made.schema, dict):
-                bounded(made.schema, field)
-            runnable((schema_entry(made.schema),), field)
-            return made
-    return ClosedSchema(schema.carried)
+    made = _Closing(schema, opened).closed()
+    with suppress(InvalidRequest):
+        bounded(made.schema, field)
+        runnable((schema_entry(made.schema),), field)
+        return made
+    runnable((schema_entry(opened.schema),), field)
+    return opened
 
 
 def schema_grammar(shape: JsonSchema, name: str) -> ShapeGrammar:

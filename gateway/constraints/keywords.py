@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from gateway.constraints.grammars import lookaheads
+from gateway.constraints.grammars import Relaxation, lookaheads
 
 # What stands there. `schema`: one; `schemas`: a list of them; `members`: an object of them.
 Holds: TypeAlias = Literal[
@@ -83,6 +83,12 @@ KEYWORDS: Mapping[str, Keyword] = {
     "const": Keyword("value", since=6, became="any value"),
     "type": Keyword("types", became="any type"),
 }
+
+
+def relaxation(place: str, key: str, *, usable: bool = True) -> Relaxation:
+    """The grammar has something else in place of `key`. `usable`: the check can have it."""
+    row = KEYWORDS[key]
+    return Relaxation(place, key, row.became, checked=row.checked and usable)
 
 
 def with_parts(key: str, value: Any, make: Callable[[Any], Any]) -> Any:

@@ -34,6 +34,7 @@ from gateway.constraints.keywords import (
     Node,
     draft_of,
     modern,
+    relaxation,
     too_new,
     with_parts,
 )
@@ -182,6 +183,7 @@ def read(text: bytes, field: str) -> Schema:
     SCHEMA_BYTES.check(len(text), field)
     try:
         document = msgspec.json.decode(text)
+        document = {} if document is True else document
     except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidRequest.at(field, f"not a JSON schema: {error}") from None
     reading = _DocumentReader(document, field)
@@ -308,7 +310,7 @@ class _Carrying:
                 part = partial(self._carried, plain=plain and key != "oneOf")
                 carried[key] = with_parts(key, value, part)
             elif row.became and not (row.holds == "flag" and value is False):
-                self.notes.append(Relaxation(place, key, row.became, row.checked))
+                self.notes.append(relaxation(place, key))
         if (name := referred(check)) is not None:
             self._waiting.append(name)
         _in_order(carried)
@@ -323,7 +325,7 @@ class _Carrying:
             case "multipleOf":  # takes as many states as its digits say, all of them together
                 self._multiples.add(_significant(value))
                 return math.prod(self._multiples) <= MULTIPLES
-            case "minLength" | "maxLength" if {"pattern", "format"}.isdisjoint(check):
+            case "minLength" | "maxLength" if not _is_patterned(check):
                 return bool(value <= LONGEST)
             case "minLength" | "maxLength":
                 self._lengths += value
@@ -335,6 +337,12 @@ class _Carrying:
                 return len(check.get("properties", ())) <= COUNTED_PROPERTIES
             case _:
                 return True
+
+
+def _is_patterned(check: Mapping[str, Any]) -> bool:
+    """What its text is, a pattern says: a lookahead's is one of `allOf`."""
+    parts = (each for each in check.get("allOf", ()) if isinstance(each, dict))
+    return any({"pattern", "format"} & each.keys() for each in (check, *parts))
 
 
 def _in_order(carried: dict[str, Any]) -> None:

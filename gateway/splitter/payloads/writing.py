@@ -153,8 +153,7 @@ def _carried(tool: Tool, budget: CompileBudget) -> tuple[Mapping[str, Any] | Non
         if tool.strict:
             raise
         return None, (field,)
-    carried = found.schema if isinstance(found.schema, dict) else {}
-    return carried, tuple(
+    return found.schema, tuple(
         f"{field}{each.place.removeprefix('$')}.{each.keyword}" for each in found.relaxed
     )
 
