@@ -254,7 +254,8 @@ class _DocumentReader:
             case "count":
                 return int(value)
             case "values" | "value":
-                self.data += _inner(value) if holds == "value" else sum(map(_inner, value))
+                listed = value if holds == "values" else [value]
+                self.data += sum(level_sizes(listed, values_in)[2:])
                 SCHEMA_DATA.check(self.data, self.field)
         return with_parts(key, value, partial(self.read, key=key))
 
@@ -353,11 +354,6 @@ def _in_order(carried: dict[str, Any]) -> None:
         for key in ("anyOf", "oneOf"):
             if key in carried:
                 carried[key] = carried.pop(key)
-
-
-def _inner(value: Any) -> int:
-    """How many values are in a list or an object, all levels counted."""
-    return sum(1 + _inner(each) for each in values_in(value))
 
 
 def _significant(number: float) -> int:

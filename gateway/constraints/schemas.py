@@ -150,23 +150,18 @@ class SchemaReader:
         self._left -= 1
         if depth >= _MOST_STEPS or self._left < 0:
             return {TOGETHER: {"allOf": [schema]}}
-        for _ in range(_MOST_STEPS):
-            if schema is False:
-                return {"enum": []}
-            if not isinstance(schema, Mapping):
-                return {}
-            reference = referred(schema)
-            parts = [] if reference is None else [self.root["$defs"][reference]]
-            parts += schema.get("allOf", ())
-            if not parts:
-                return schema
-            beside = _without(schema, "$ref", "allOf")
-            if not beside and len(parts) == 1:
-                schema = parts[0]
-                continue
-            resolved = [self.resolved(part, depth + 1) for part in parts]
-            return _together(schema, [beside, *resolved])
-        return {TOGETHER: {"allOf": [schema]}}
+        if schema is False:
+            return {"enum": []}
+        if not isinstance(schema, Mapping):
+            return {}
+        reference = referred(schema)
+        parts = [] if reference is None else [self.root["$defs"][reference]]
+        parts += schema.get("allOf", ())
+        if not parts:
+            return schema
+        beside = _without(schema, "$ref", "allOf")
+        resolved = [self.resolved(part, depth + 1) for part in parts]
+        return _together(schema, [beside, *resolved]) if beside or len(parts) > 1 else resolved[0]
 
     def alone(self, schema: Any) -> Schema:
         """A part of the schema that can stand alone: with what references lead to."""

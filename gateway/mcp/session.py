@@ -7,8 +7,8 @@ names the server.
 
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import anyio
@@ -24,6 +24,7 @@ from pydantic import ValidationError
 
 from config.mcp import McpConfig
 from config.product import VERSION
+from gateway.constraints.effort import level_sizes, values_in
 from gateway.mcp.connections import (
     CLOSED,
     FAILED,
@@ -56,7 +57,7 @@ UNANSWERED_IN_A_ROW, MOST_UNANSWERED = 2, 32  # calls, after which a session is 
 # told at once, so a server that hangs holds up a chat now and then, and not each.
 KEPT_FAILURE, LONGEST_KEPT = 6.0, 60.0  # seconds at most
 NOT_TAKEN = (400, 404, 405)  # by servers of before 2025 (2026-07-28, "Backward Compatibility")
-DEEPEST = 32  # objects in each other, of a schema
+DEEPEST = 32  # values in each other, of a schema: JSON's reader takes 200
 WHO = types.Implementation(name="roundhouse", version=VERSION)
 
 log = structlog.get_logger(__name__)
@@ -204,19 +205,15 @@ class McpServer:
 
     async def _asked(self, seconds: float, ask: Callable[[ClientSession], Awaitable[T]]) -> T:
         """What the server answers within `seconds`; it is asked once more where it has forgotten
-        the session, as after a restart, since it did nothing then. Raises as `_opened`.
+        the session, as after a restart, since it did nothing then. Raises as `_answered`.
         """
         with suppress(SessionForgotten):
-            async with self._opened(seconds) as client:
-                return await ask(client)
-        async with self._opened(seconds) as client:
-            return await ask(client)
+            return await self._answered(seconds, ask)
+        return await self._answered(seconds, ask)
 
-    @asynccontextmanager
-    async def _opened(self, seconds: float) -> AsyncIterator[ClientSession]:
-        """A session for as long as the context, which may take so long once it has begun. Raises
-        TimeoutError, and ServerFailed, also for what the server answers otherwise than it should,
-        or not at all.
+    async def _answered(self, seconds: float, ask: Callable[[ClientSession], Awaitable[T]]) -> T:
+        """What is answered within `seconds` once a session has begun. Raises TimeoutError, and
+        ServerFailed, also for what the server answers otherwise than it should, or not at all.
         """
         session = self._session
         if session is None or session.is_over:
@@ -224,9 +221,9 @@ class McpServer:
             self._tasks.start_soon(session.run)
         with session.used():
             client = await session.begun()
-            with anyio.move_on_after(seconds) as patience:
+            with anyio.move_on_after(seconds):
                 try:
-                    yield client
+                    found = await ask(client)
                 except Exception as error:
                     if _is_closed(error):
                         with anyio.move_on_after(LAST_WORDS):
@@ -236,9 +233,9 @@ class McpServer:
                     kind = SessionForgotten if _data(error).get(FORGOTTEN) is True else ServerFailed
                     raise kind(session.why_over or reason_of(error)) from error
                 session.answered()
-        if patience.cancelled_caught:
-            session.unanswered()
-            raise TimeoutError
+                return found
+        session.unanswered()
+        raise TimeoutError
 
     def _changed(self) -> None:
         """It says that its tools are others now."""
@@ -499,7 +496,8 @@ def _listed(tool: types.Tool) -> ListedTool | str:
     name, schema = tool.name, tool.input_schema
     if not name or len(name) > 128 or not name.isprintable():
         return "its name is empty, too long, or not printable"
-    if _depth(schema) > DEEPEST or len(msgspec.json.encode(schema)) > LONGEST_SCHEMA:
+    too_deep = len(level_sizes(schema, values_in)) > DEEPEST
+    if too_deep or len(msgspec.json.encode(schema)) > LONGEST_SCHEMA:
         return "its schema is too long, or too deep"
     hints = tool.annotations
     title = tool.title or (hints and hints.title) or name
@@ -516,13 +514,6 @@ def _listed(tool: types.Tool) -> ListedTool | str:
 
 def _plain(name: str) -> str:
     return "".join(filter(str.isalnum, name)).casefold()
-
-
-def _depth(value: Any) -> int:
-    """How many objects and lists stand in each other: JSON's reader takes 200 at most."""
-    if not isinstance(value, dict | list):
-        return 1
-    return 1 + max(map(_depth, value.values() if isinstance(value, dict) else value), default=0)
 
 
 def _result(found: types.CallToolResult | types.InputRequiredResult, most: int) -> ToolResult:
