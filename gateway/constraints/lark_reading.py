@@ -445,18 +445,15 @@ def ending_lark(text: str, field: str) -> str:
 def endless(grammar: ReadGrammar) -> str | None:
     """A rule that a text may come to, and never to the end of: `a: "x" a`. None: there is none."""
     bodies = grammar.definitions
-    ends: set[str] = set()
-    before = -1
-    while len(ends) > before:
-        before = len(ends)
-        unknown = bodies.keys() - ends
-        ends |= {name for name in unknown if _may_end([*reversed(bodies[name])], unknown)}
+    unknown = {*bodies}
+    while ends := {each for each in unknown if _may_end([*reversed(bodies[each])], unknown)}:
+        unknown -= ends
     reached, stack = {"start"}, ["start"]
     while stack:
         names = {each.name for each in bodies[stack.pop()] if isinstance(each, Name)}
         stack += names & bodies.keys() - reached
         reached |= names & bodies.keys()
-    return min(reached - ends, default=None)
+    return min(reached & unknown, default=None)
 
 
 def _may_end(rest: list[Token], unknown: Collection[str]) -> bool:
