@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import anyio
 import httpx2
@@ -43,6 +43,7 @@ from gateway.mcp.mending import LEFT_OUT, why_not
 from gateway.terms.tasks import companions
 
 T = TypeVar("T")
+Ask: TypeAlias = Callable[[ClientSession], Awaitable[T]]
 
 MOST_PAGES, MOST_LEFT_OUT = 32, 64  # of a list
 LONGEST_SCHEMA = 64 << 10  # bytes of a tool's
@@ -122,7 +123,9 @@ class McpServer:
             if asked >= self._good_until:
                 began, changes = time.monotonic(), self._changes
                 try:
-                    self._listed, good = await self._list()
+                    seconds = self.config.patience + self.config.timeout
+                    late = "it did not list its tools in time"
+                    self._listed, good = await self._asked(seconds, late, self._pages)
                 except ServerFailed as error:
                     self._listed = error
                     good = min(KEPT_FAILURE * (time.monotonic() - began), LONGEST_KEPT)
@@ -135,8 +138,15 @@ class McpServer:
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
         """Never raises but for a cancellation."""
         async with self._calls:
-            began = time.monotonic()
-            result = await self._call(tool, arguments)
+            began, seconds = time.monotonic(), self.config.timeout
+            late = f"the tool took longer than {seconds:g} seconds."
+            try:
+                found = await self._asked(
+                    seconds, late, lambda client: self._answer(client, tool, dict(arguments))
+                )
+                result = _result(found, self.config.max_output)
+            except ServerFailed as error:
+                result = ToolResult(f"Error: {error}", is_error=True)
         log.info(
             "tool called",
             server=self.config.name,
@@ -145,18 +155,6 @@ class McpServer:
             seconds=round(time.monotonic() - began, 3),
         )
         return result
-
-    async def _call(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
-        try:
-            found = await self._asked(
-                self.config.timeout, lambda client: self._answer(client, tool, dict(arguments))
-            )
-        except TimeoutError:
-            text = f"Error: the tool took longer than {self.config.timeout:g} seconds."
-            return ToolResult(text, is_error=True)
-        except ServerFailed as error:
-            return ToolResult(f"Error: {error}", is_error=True)
-        return _result(found, self.config.max_output)
 
     async def _answer(
         self, client: ClientSession, tool: str, arguments: dict[str, Any]
@@ -169,14 +167,8 @@ class McpServer:
             await self._pages(client)  # the list says which arguments it wants in headers, too
             return await client.call_tool(tool, arguments, allow_input_required=True)
 
-    async def _list(self) -> tuple[Listing, float]:
-        """The tools, and for how many seconds they are good."""
-        try:
-            return await self._asked(self.config.patience + self.config.timeout, self._pages)
-        except TimeoutError:
-            raise ServerFailed("it did not list its tools in time") from None
-
     async def _pages(self, client: ClientSession) -> tuple[Listing, float]:
+        """The tools, and for how many seconds they are good."""
         found: dict[str, ListedTool] = {}
         left_out: dict[str, str] = {}
         good, cursor, seen = self.config.refresh, "", {""}  # an empty cursor is none
@@ -203,17 +195,17 @@ class McpServer:
             log.warning("tools left out", server=self.config.name, tools=left_out)
         return Listing(tuple(found.values()), left_out), good
 
-    async def _asked(self, seconds: float, ask: Callable[[ClientSession], Awaitable[T]]) -> T:
+    async def _asked(self, seconds: float, late: str, ask: Ask[T]) -> T:
         """What the server answers within `seconds`; it is asked once more where it has forgotten
         the session, as after a restart, since it did nothing then. Raises as `_answered`.
         """
         with suppress(SessionForgotten):
-            return await self._answered(seconds, ask)
-        return await self._answered(seconds, ask)
+            return await self._answered(seconds, late, ask)
+        return await self._answered(seconds, late, ask)
 
-    async def _answered(self, seconds: float, ask: Callable[[ClientSession], Awaitable[T]]) -> T:
-        """What is answered within `seconds` once a session has begun. Raises TimeoutError, and
-        ServerFailed, also for what the server answers otherwise than it should, or not at all.
+    async def _answered(self, seconds: float, late: str, ask: Ask[T]) -> T:
+        """What is answered within `seconds` once a session has begun. Raises ServerFailed: `late`,
+        or for what the server answers otherwise than it should, or not at all.
         """
         session = self._session
         if session is None or session.is_over:
@@ -235,7 +227,7 @@ class McpServer:
                 session.answered()
                 return found
         session.unanswered()
-        raise TimeoutError
+        raise ServerFailed(late)
 
     def _changed(self) -> None:
         """It says that its tools are others now."""
