@@ -299,8 +299,9 @@ class AnswerInRounds(Answer):
             yield delta
         while True:
             turn = _Turn(self._rounds, self._calls, self._is_ignored)
-            async for delta in self._said(turn):
-                yield delta
+            async for delta in self._now.deltas():
+                if (passed := turn.take(delta)) is not None:
+                    yield passed
             self._calls = turn.seen
             async for answered in self._answers(turn):
                 if self._rounds.shown != "nothing":
@@ -340,29 +341,19 @@ class AnswerInRounds(Answer):
             self._now.record(self._recording)
         return True
 
-    async def _said(self, turn: "_Turn") -> AsyncIterator[Delta]:
-        """What the client gets of what the model says."""
-        async for delta in self._now.deltas():
-            if (passed := turn.take(delta)) is not None:
-                yield passed
-
     async def _answers(self, turn: "_Turn") -> AsyncIterator[ToolAnswered]:
         """What the tools say to the calls of a turn."""
         calls = turn.to_run()
         if calls and self._left:
-            await self._close()
+            last = self._now  # its usage is known, and its model is free while tools run
+            self.first, self._generated = self.usage(), last.usage().completion_tokens
+            await self._rounds.held.aclose()
+            self._now = Answer(last.lease, last.unapplied, ())
             async for each in self._rounds.answers(calls):
                 turn.answered.append(each)
                 yield each
         for call in calls if not self._left else ():
             yield _refused(call, self.served[call.name], TOO_MANY)
-
-    async def _close(self) -> None:
-        """The round's usage is known, and its model is free while tools run."""
-        last = self._now
-        self.first, self._generated = self.usage(), last.usage().completion_tokens
-        await self._rounds.held.aclose()
-        self._now = Answer(last.lease, last.unapplied, ())
 
     def _goes_on(self, turn: "_Turn") -> bool:
         """Whether there is another round, which is the request then."""
