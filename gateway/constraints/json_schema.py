@@ -27,7 +27,7 @@ from gateway.constraints.grammars import (
 from gateway.constraints.keywords import KEYWORDS, relaxation, with_parts
 from gateway.constraints.lark import GUIDANCE, GrammarTooLarge, Lark
 from gateway.constraints.possible import ONE_OF, too_wide, without_endless
-from gateway.constraints.reading import Schema, read
+from gateway.constraints.reading import NodeOrigin, Schema, read
 from gateway.constraints.schemas import SchemaReader
 from gateway.constraints.values import AnswerJson, Unwritable, Values
 from gateway.terms.errors import InvalidRequest
@@ -233,7 +233,7 @@ def relaxed(schema: Schema, field: str, allowance: CompileBudget) -> CarriedSche
     # The grammar engine writes a name as it stands, but lets no string hold that unescaped.
     if any("\x7f" in name for name in names):
         raise InvalidRequest.at(field, "a property whose name holds U+007F can't be written.")
-    notes += _Search(schema, carried, field, allowance).notes()
+    notes += _Search(schema.origins, carried, field, allowance).notes()
     return CarriedSchema(carried, tuple(dict.fromkeys(notes)), (), Check(schema.check))
 
 
@@ -246,7 +246,7 @@ def _narrowed(schema: Schema, carried: dict[str, Any]) -> Iterator[Relaxation]:
             del node[key]
 
 
-class _Search:
+class _Search(msgspec.Struct, eq=False):
     """Drops from `root`, in place, what llguidance refuses.
 
     llguidance reports only that something is wrong, so the cause is searched for: the smallest part
@@ -254,15 +254,11 @@ class _Search:
     the whole is tried again. Dropping only ever lets the grammar allow more.
     """
 
-    def __init__(
-        self, schema: Schema, root: dict[str, Any], field: str, allowance: CompileBudget
-    ) -> None:
-        self.root = root
-        self.origins = schema.origins
-        self.field = field
-        self.allowance = allowance
-        self.definitions: dict[str, Any] = root.get("$defs", {})
-        self.seen: set[int] = set()
+    origins: Mapping[int, NodeOrigin]
+    root: dict[str, Any]
+    field: str
+    allowance: CompileBudget
+    seen: set[int] = set()
 
     def notes(self) -> Iterator[Relaxation]:
         """Each thing dropped, until llguidance takes what is left."""
@@ -293,7 +289,7 @@ class _Search:
         """
         self.allowance.check(self.field)
         refers = any("$ref" in each for each in every(node))
-        whole = {**node, "$defs": self.definitions} if refers else node
+        whole = {**node, "$defs": self.root["$defs"]} if refers else node
         return fault((schema_entry(whole),))
 
     def _at_fault(self, node: dict[str, Any]) -> bool:
@@ -304,7 +300,7 @@ class _Search:
     def _mend(self, node: dict[str, Any]) -> Iterator[Relaxation]:
         """What is wrong in the parts of `node`, each alone; then what still is in it."""
         name = referred(node)
-        parts = [*inside(node), *([self.definitions[name]] if name is not None else [])]
+        parts = [*inside(node), *([self.root["$defs"][name]] if name is not None else [])]
         for part in parts:
             if isinstance(part, dict) and id(part) not in self.seen:
                 self.seen.add(id(part))
