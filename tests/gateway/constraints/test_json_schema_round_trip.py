@@ -15,7 +15,7 @@ from tests.gateway.constraints.machine import Machine, cases, schema
 
 # A schema, and a value that satisfies it.
 Pair = tuple[Any, Any]
-NAMES = st.text(st.characters(exclude_characters="\x7f"), min_size=1, max_size=6)
+NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\x7f"), min_size=1, max_size=6)
 SCALARS = st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.text(max_size=8)
 
 
