@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-import msgspec
 import structlog
 
 from backends.contract.catalog import BACKENDS
@@ -27,22 +26,6 @@ QUANTIZATION = re.compile(r"(?i)(?:^|[-._])((?:UD-)?(?:I?Q\d\w*|BF16|F16|F32|MXF
 log = structlog.get_logger(__name__)
 
 
-class CachedFiles(msgspec.Struct, frozen=True):
-    """One repository in the cache; size in bytes."""
-
-    repository: str
-    kind: str
-    size: int
-
-
-def cached(root: Path) -> tuple[CachedFiles, ...]:
-    """All repositories in the cache at `root`, by name. A cache that is absent is empty. Blocks."""
-    return tuple(
-        CachedFiles(repository.repo_id, repository.repo_type, repository.size_on_disk)
-        for repository in _repositories(root)
-    )
-
-
 def default_root() -> Path:
     """Where the hub's tools keep their cache, by their variables of the environment."""
     from huggingface_hub.constants import HF_HUB_CACHE  # noqa: PLC0415 - reads them at its import
@@ -50,8 +33,10 @@ def default_root() -> Path:
     return Path(HF_HUB_CACHE)
 
 
-def _repositories(root: Path) -> list["CachedRepoInfo"]:
-    """Whole ones, by name. What huggingface_hub finds broken, or half there, is left out."""
+def repositories(root: Path) -> list["CachedRepoInfo"]:
+    """The whole ones in the cache at `root`, by name. A cache that is absent is empty, and what
+    huggingface_hub finds broken, or half there, is left out. Blocks.
+    """
     if not root.is_dir():
         return []
     from huggingface_hub import scan_cache_dir  # noqa: PLC0415 - slow to import
@@ -77,7 +62,7 @@ class CachedModels:
         again; unchanged models are the same objects. Blocks.
         """
         found = {}
-        for repository in _repositories(self._root):
+        for repository in repositories(self._root):
             snapshot = max(repository.revisions, key=_is_current, default=None)
             if repository.repo_type == "model" and snapshot is not None:
                 path, state = snapshot.snapshot_path, _state(snapshot)

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import anyio
 import httpx
@@ -30,7 +30,7 @@ from config.errors import ConfigError
 from config.settings import Config, ModelConfig
 from config.values import HUB, gibibytes, is_on_hub
 from gateway.hub.beginnings import begun
-from gateway.hub.cache import CachedFiles, CachedModels, cached, default_root
+from gateway.hub.cache import CachedModels, default_root, repositories
 from gateway.hub.downloads import fetch
 from gateway.hub.repository import (
     DownloadProgress,
@@ -57,6 +57,9 @@ from gateway.terms.errors import (
 )
 from gateway.terms.paths import within
 from gateway.terms.tasks import companions
+
+if TYPE_CHECKING:
+    from huggingface_hub import CachedRepoInfo
 
 STAGING_DIR = ".downloads"  # hidden, so that half a model is never listed
 SILENCE = 60.0  # seconds without a byte before a download counts as broken
@@ -89,9 +92,9 @@ class Hub:
         self.source = HuggingFace(config.hub.endpoint, self._cache)
         self._deletion = config.hub.deletion
 
-    async def cached(self) -> tuple[CachedFiles, ...]:
+    async def cached(self) -> list["CachedRepoInfo"]:
         """What lies in the hub's local cache."""
-        return await to_thread.run_sync(cached, self._cache)
+        return await to_thread.run_sync(repositories, self._cache)
 
     async def listing(self, repository: str) -> Listing:
         """What a repository holds. Raises as `download`."""

@@ -72,8 +72,8 @@ async def models(request: AnyRequest, services: Services) -> ModelList:
     cards = await services.cards(statuses)
     cached = () if request.auth.models else await services.hub.cached()
     found = [
-        openai.Stored(repo_id=stored.repository, repo_type=stored.kind, size_on_disk=stored.size)
-        for stored in cached
+        openai.Stored(repo_id=one.repo_id, repo_type=one.repo_type, size_on_disk=one.size_on_disk)
+        for one in cached
     ]
     return openai.stored_list(cards, found)
 

@@ -7,7 +7,7 @@ import pytest
 
 import bundled
 from backends.contract.catalog import ModelFiles
-from gateway.hub.cache import CachedFiles, CachedModels, cached
+from gateway.hub.cache import CachedModels, repositories
 from gateway.registry.folders import Unusable
 from tests.gateway.hub.standin import COMMIT, into_cache, standin
 
@@ -43,7 +43,8 @@ async def test_a_folder_is_one_model_and_is_read_once(tmp_path: Path) -> None:
     assert usable(models)[names] is files
     assert unusable(models) == []
     size = sum(map(len, FOLDER.values()))
-    assert cached(tmp_path) == (CachedFiles("org/small", "model", size),)
+    [one] = repositories(tmp_path)
+    assert (one.repo_id, one.repo_type, one.size_on_disk) == ("org/small", "model", size)
 
 
 @pytest.mark.parametrize(

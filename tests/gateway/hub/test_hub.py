@@ -8,7 +8,6 @@ import httpx
 import pytest
 
 from config.settings import Config, HubConfig
-from gateway.hub.cache import CachedFiles
 from gateway.hub.downloads import fetch
 from gateway.hub.hub import Hub
 from gateway.hub.repository import DownloadProgress, Order, RemoteFile
@@ -279,14 +278,15 @@ async def test_deletion_must_be_allowed_and_stays_in_the_folder(tmp_path: Path) 
 
 
 async def test_the_cache_is_listed_with_sizes(tmp_path: Path) -> None:
-    assert await hub(None, tmp_path).cached() == ()
+    assert await hub(None, tmp_path).cached() == []
     whole, broken = (tmp_path / "cache" / f"datasets--org--{name}" for name in ("data", "broken"))
     for repository, linked in ((whole, "x"), (broken, "nowhere")):
         (repository / "blobs").mkdir(parents=True)
         (repository / "blobs" / "x").write_bytes(b"12345")
         (repository / "snapshots" / "abc").mkdir(parents=True)
         (repository / "snapshots" / "abc" / "file").symlink_to(f"../../blobs/{linked}")
-    assert await hub(None, tmp_path).cached() == (CachedFiles("org/data", "dataset", 5),)
+    [one] = await hub(None, tmp_path).cached()
+    assert (one.repo_id, one.repo_type, one.size_on_disk) == ("org/data", "dataset", 5)
 
 
 async def test_what_may_be_better_the_next_time_is_tried_again(

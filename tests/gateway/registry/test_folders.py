@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from config.settings import Config
-from gateway.hub.cache import cached
+from gateway.hub.cache import repositories
 from gateway.registry import ModelLibrary
 from gateway.registry.folders import LEADS_OUT
 from tests.gateway.registry.test_library import Readers, library, names, put
@@ -98,4 +98,4 @@ def test_a_file_name_that_is_no_text_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / os.fsdecode(b"folder\xfe")).mkdir()
     (tmp_path / os.fsdecode(b"models--org--x\xff")).mkdir()
     assert names(library(tmp_path)) == ["a40"]
-    assert cached(tmp_path) == ()
+    assert repositories(tmp_path) == []
