@@ -187,7 +187,6 @@ class KoboldExchange(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     request: TextRequest
-    stream: bool
     shows_stop: bool
     genkey: str
 
@@ -212,7 +211,6 @@ def read_generate(body: bytes, *, stream: bool) -> KoboldExchange:
             prompts=(wire.memory + wire.prompt,),
             answering=_answering(fields, wire, stream=stream),
         ),
-        stream=stream,
         shows_stop=not (wire.trim_stop or wire.singleline),
         genkey=wire.genkey,
     )

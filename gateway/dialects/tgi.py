@@ -138,7 +138,6 @@ class TgiExchange(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     request: TextRequest
-    stream: bool
     details: bool = False
     prompt: str = ""
 
@@ -151,7 +150,6 @@ def read_generate(content: bytes, *, stream: bool | None = None) -> TgiExchange:
     wire = fields.read(GenerateWire)
     given = _parameters(wire.parameters)
     asked = given.read(ParametersWire)
-    streamed = wire.stream if stream is None else stream
     return TgiExchange(
         request=TextRequest(
             model=wire.model,
@@ -162,7 +160,7 @@ def read_generate(content: bytes, *, stream: bool | None = None) -> TgiExchange:
                 stop=read_stop(given, asked.stop),
                 logprobs=asked.top_n_tokens if asked.details or asked.top_n_tokens else None,
                 shape=read_shape(given),
-                streamed=streamed,
+                streamed=wire.stream if stream is None else stream,
                 spelled=given.otherwise(),
                 unapplied=(
                     *fields.unapplied(GenerateWire),
@@ -170,7 +168,6 @@ def read_generate(content: bytes, *, stream: bool | None = None) -> TgiExchange:
                 ),
             ),
         ),
-        stream=streamed,
         details=asked.details,
         prompt=wire.inputs if asked.return_full_text else "",
     )

@@ -33,9 +33,10 @@ from gateway.http.sse import (
 )
 from gateway.registry import Waiting
 from gateway.terms.errors import GatewayError, LoopDetected
-from gateway.terms.request import Unapplied
+from gateway.terms.request import ChatRequest, TextRequest, Unapplied
 
 Wanted = TypeVar("Wanted")
+Generated = TypeVar("Generated", bound=ChatRequest | TextRequest)
 
 MOST_NAMES, MOST_CHARACTERS = 32, 64  # of unapplied fields; together about 2 kB of headers
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.$\[\]-]", re.ASCII)
@@ -100,26 +101,26 @@ def answered(asking: Asking[Any], done: Done) -> Mapping[str, str]:
     return said
 
 
-class Exchange(msgspec.Struct, Generic[Wanted], frozen=True):
+class Exchange(msgspec.Struct, Generic[Generated], frozen=True):
     """`open_answer` enters the pipeline with the call; `reply_to` makes the dialect's reply once it
     is known who answers; `failed` is the last event of a stream that broke.
     """
 
-    asking: Asking[Wanted]
-    open_answer: Callable[[Call[Wanted]], AbstractAsyncContextManager[Answer]]
+    asking: Asking[Generated]
+    open_answer: Callable[[Call[Generated]], AbstractAsyncContextManager[Answer]]
     reply_to: Callable[[Answer], Reply]
     failed: Callable[[GatewayError], bytes]
-    stream: bool
     framing: Framing = SSE
     rates: RateHeaders = RATE_HEADERS
     loading: LoadingText | None = None  # what a stream says while its model is waited for
     headers: Mapping[str, str] = {}
     keep: Callable[[], Awaitable[None]] | None = None  # before the end is sent
+    always_streams: bool = False  # also where its request doesn't ask for that
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises GatewayError as long as nothing has been sent."""
         async with while_connected(receive):
-            if not self.stream:
+            if not (self.always_streams or self.asking.call.request.answering.streamed):
                 body = await self._whole(scope)
                 await body(scope, receive, send)
                 return

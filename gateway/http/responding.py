@@ -189,9 +189,9 @@ class Making:
             self._opened,
             lambda answer: self.reply.answered_by(answer.model, answer.sampling),
             self.reply.failed,
-            self.exchange.stream or in_background,
             framing=BARE if in_background else framing,
             keep=None if in_background else self.keep,
+            always_streams=in_background,
         )
 
     @asynccontextmanager

@@ -324,7 +324,6 @@ class MessagesExchange(msgspec.Struct, frozen=True, kw_only=True):
     """A request, and the form of its answer."""
 
     request: ChatRequest
-    stream: bool = False
     managed: ContextManaged | UnsetType = UNSET  # `context_management` was not asked for
 
 
@@ -362,7 +361,6 @@ def read_messages(body: bytes) -> MessagesExchange:
             thinking=_thinking(fields, wire),
             continue_final=_continues(edit.messages[-1]),
         ),
-        stream=wire.stream,
         managed=edit.managed,
     )
 

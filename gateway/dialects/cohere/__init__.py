@@ -7,7 +7,6 @@ Pure: bytes in, structs out (`read_chat`, `read_embed`); events in, bytes out (`
 from gateway.dialects.cohere.reply import CohereReply, error_event, error_wire
 from gateway.dialects.cohere.request import (
     CohereEmbedding,
-    CohereExchange,
     embed_body,
     read_chat,
     read_embed,

@@ -199,14 +199,7 @@ class StreamEvent(msgspec.Struct, frozen=True, kw_only=True):
 NAMES: Mapping[str, str] = {"p": "top_p", "k": "top_k", "stop_sequences": "stop"}  # to ours
 
 
-class CohereExchange(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation, and the form of its answer."""
-
-    request: ChatRequest
-    stream: bool
-
-
-def read_chat(content: bytes) -> CohereExchange:
+def read_chat(content: bytes) -> ChatRequest:
     """What a body of `/v2/chat` means. Raises InvalidRequest, which names the field."""
     fields = fields_of(json_object(content), names=NAMES)
     wire = fields.read(ChatWire)
@@ -214,27 +207,23 @@ def read_chat(content: bytes) -> CohereExchange:
         raise fields.wrong("messages", "At least one message is required.")
     if wire.documents:
         raise fields.wrong("documents", "Not available; write them into a message.")
-    return CohereExchange(
-        request=ChatRequest(
-            model=wire.model,
-            messages=tuple(
-                _message(fields, f"messages[{k}]", message)
-                for k, message in enumerate(wire.messages)
-            ),
-            answering=read_answering(fields, wire)(logprobs=0 if wire.logprobs else None),
-            tools=tuple(
-                _tool(fields, f"tools[{k}].function", tool.function, strict=wire.strict_tools)
-                for k, tool in enumerate(wire.tools)
-            ),
-            tool_choice=read_choice_mode(
-                fields,
-                "tool_choice",
-                wire.tool_choice and wire.tool_choice.lower(),
-                has_tools=bool(wire.tools),
-            ),
-            thinking=_thinking(wire.thinking),
+    return ChatRequest(
+        model=wire.model,
+        messages=tuple(
+            _message(fields, f"messages[{k}]", message) for k, message in enumerate(wire.messages)
         ),
-        stream=wire.stream,
+        answering=read_answering(fields, wire)(logprobs=0 if wire.logprobs else None),
+        tools=tuple(
+            _tool(fields, f"tools[{k}].function", tool.function, strict=wire.strict_tools)
+            for k, tool in enumerate(wire.tools)
+        ),
+        tool_choice=read_choice_mode(
+            fields,
+            "tool_choice",
+            wire.tool_choice and wire.tool_choice.lower(),
+            has_tools=bool(wire.tools),
+        ),
+        thinking=_thinking(wire.thinking),
     )
 
 

@@ -108,6 +108,10 @@ class CompletionReply(Reply):
     parameters: Parameters | None = None
     _choices: list[_Growing] = msgspec.field(default_factory=list)
 
+    @property
+    def _streamed(self) -> bool:
+        return self.exchange.request.answering.streamed
+
     def __post_init__(self) -> None:
         self._choices = [_Growing() for _ in range(self.exchange.choices)]
 
@@ -166,7 +170,7 @@ class CompletionReply(Reply):
         return Completion(
             index=index,
             content="".join(choice.texts),
-            tokens=choice.next_tokens(None) if returns_tokens or self.exchange.stream else (),
+            tokens=choice.next_tokens(None) if returns_tokens or self._streamed else (),
             stop=True,
             completion_probabilities=self._probabilities(choice.logprobs),
             id_slot=UNSET if report is None or report.job.slot is None else report.job.slot,
@@ -192,7 +196,7 @@ class CompletionReply(Reply):
             report.job,
             context_length=report.context_length,
             model=self.model,
-            stream=self.exchange.stream,
+            stream=self._streamed,
         )
 
     def _probabilities(self, logprobs: Sequence[TokenLogprob]) -> Sequence[TokenWire] | UnsetType:

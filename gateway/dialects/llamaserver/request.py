@@ -76,7 +76,6 @@ class CompletionExchange(msgspec.Struct, frozen=True, kw_only=True):
     """A completion, and the form of its answer."""
 
     request: TextRequest
-    stream: bool = False
     return_tokens: bool = False
     post_sampling_probs: bool = False
     response_fields: tuple[str, ...] = ()
@@ -116,8 +115,8 @@ def _exchange(
     answering = msgspec.structs.replace(
         read.request.answering,
         after_samplers=wire.post_sampling_probs and read.request.answering.logprobs is not None,
-        reports_progress=wire.return_progress and read.stream,
-        returns_tokens=wire.return_tokens or read.stream,
+        reports_progress=wire.return_progress and read.request.answering.streamed,
+        returns_tokens=wire.return_tokens or read.request.answering.streamed,
         unapplied=_unapplied(read, wire),
     )
     request = msgspec.structs.replace(
@@ -125,7 +124,6 @@ def _exchange(
     )
     return alike(CompletionExchange, wire)(
         request=request,
-        stream=read.stream,
         post_sampling_probs=answering.after_samplers,
         response_fields=tuple(wire.response_fields),
     )
@@ -133,7 +131,7 @@ def _exchange(
 
 def _unapplied(read: TextExchange, wire: CompletionWire) -> tuple[Unapplied, ...]:
     """Progress is reported in streams alone."""
-    pointless = wire.return_progress and not read.stream
+    pointless = wire.return_progress and not read.request.answering.streamed
     progress = Unapplied("return_progress", "progress is reported in streams alone")
     return (*read.request.answering.unapplied, *((progress,) if pointless else ()))
 

@@ -14,7 +14,7 @@ from gateway.dialects.ollama.reply import (
     read_old_embed,
 )
 from gateway.dialects.ollama.request import (
-    OllamaExchange,
+    Asked,
     Presence,
     Preset,
     Presets,

@@ -230,19 +230,13 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     keep_alive: float | None = None
+    stream: bool = False
 
 
 Asked: TypeAlias = ChatRequest | TextRequest | Presence
 
 
-class OllamaExchange(msgspec.Struct, frozen=True, kw_only=True):
-    """A request, and the form of its answer."""
-
-    request: Asked
-    stream: bool = True
-
-
-def read_chat(body: bytes) -> OllamaExchange:
+def read_chat(body: bytes) -> ChatRequest | Presence:
     """What a body of `/api/chat` means. Raises InvalidRequest, which names the field."""
     fields = read_fields(body)
     wire = fields.read(ChatWire)
@@ -250,7 +244,7 @@ def read_chat(body: bytes) -> OllamaExchange:
         return _presence(fields, wire)
     tools = tuple(read_tool(fields, f"tools[{k}]", tool) for k, tool in enumerate(wire.tools))
     messages = read_turns(fields, wire.messages)
-    request = ChatRequest(
+    return ChatRequest(
         model=wire.model,
         messages=messages,
         answering=_answering(fields, wire),
@@ -259,10 +253,9 @@ def read_chat(body: bytes) -> OllamaExchange:
         thinking=_thinking(fields, wire),
         continue_final=messages[-1].role == "assistant" and not messages[-1].tool_calls,
     )
-    return alike(OllamaExchange, wire)(request=request)
 
 
-def read_generate(body: bytes) -> OllamaExchange:
+def read_generate(body: bytes) -> Asked:
     """What a body of `/api/generate` means: a question to the model; or, `raw` or with a
     `suffix`, a text to go on from. Raises InvalidRequest.
     """
@@ -271,7 +264,7 @@ def read_generate(body: bytes) -> OllamaExchange:
     if not (wire.prompt or wire.images or wire.suffix):
         return _presence(fields, wire)
     read = _text if wire.raw or wire.suffix else _question
-    return alike(OllamaExchange, wire)(request=read(fields, wire))
+    return read(fields, wire)
 
 
 def read_named(body: bytes) -> NamedModel:
@@ -308,11 +301,8 @@ def _question(fields: Fields, wire: GenerateWire) -> ChatRequest:
     )
 
 
-def _presence(fields: Fields, wire: AnsweringWire) -> OllamaExchange:
-    keep_alive = read_keep_alive(fields, wire.keep_alive)
-    return OllamaExchange(
-        request=Presence(model=wire.model, keep_alive=keep_alive), stream=wire.stream
-    )
+def _presence(fields: Fields, wire: AnsweringWire) -> Presence:
+    return alike(Presence, wire)(keep_alive=read_keep_alive(fields, wire.keep_alive))
 
 
 def _answering(fields: Fields, wire: AnsweringWire) -> GenerationParams:

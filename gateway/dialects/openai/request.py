@@ -165,7 +165,6 @@ class TextWire(AnsweringWire, frozen=True, kw_only=True):
 class AnswerForm(msgspec.Struct, frozen=True, kw_only=True):
     """How an answer is written."""
 
-    stream: bool = False
     stream_options: StreamOptionsWire = StreamOptionsWire()
     loading_text: bool | None = None  # the wait for the model is reported; None: not given
 

@@ -75,7 +75,6 @@ class ResponsesExchange(msgspec.Struct, frozen=True, kw_only=True):
     opened: Tools = Tools()  # the tools, as `whole` opens them
     echoed: Mapping[str, Any]
     instructions: str | None = None
-    stream: bool = False
     store: bool = True
     background: bool = False
     generates: bool = True  # else the prompt alone is computed, for what will go on from it

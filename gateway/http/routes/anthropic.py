@@ -50,7 +50,6 @@ async def messages(request: AnyRequest, services: Services) -> ASGIApp:
             served=answer.served if isinstance(answer, AnswerInRounds) else {},
         ),
         anthropic.error_event,
-        exchange.stream,
         framing=PINGS,
         rates=anthropic.DIALECT.rate_headers,
         headers={anthropic.ID_HEADER: request_id},

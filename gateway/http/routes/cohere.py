@@ -32,15 +32,14 @@ api = Routes()
 @api(post, "/v2/chat", access="user")
 async def chat(request: AnyRequest, services: Services) -> ASGIApp:
     """Generate the next message of a conversation."""
-    exchange = await services.read(cohere.read_chat, await request.body())
+    asked = await services.read(cohere.read_chat, await request.body())
     request_id = record_of(request).id
-    wants_logprobs = exchange.request.answering.logprobs is not None
+    wants_logprobs = asked.answering.logprobs is not None
     return Exchange(
-        services.asking(request, "cohere", exchange.request),
+        services.asking(request, "cohere", asked),
         services.chat,
         lambda _answer: cohere.CohereReply(id=request_id, logprobs=wants_logprobs),
         cohere.error_event,
-        exchange.stream,
     )
 
 

@@ -68,7 +68,7 @@ async def _generated(request: AnyRequest, services: Services, *, stream: bool) -
         return Polled(reply.texts(), usage(), reply.stop_reason)
 
     asking = services.asking(request, "kobold", asked)
-    answering = Exchange(asking, services.pipeline.text, answered, kobold.error_event, stream)
+    answering = Exchange(asking, services.pipeline.text, answered, kobold.error_event)
     kind = SSE.media_type.encode() if stream else JSON
     generation = PolledAnswer(request.auth.owner, exchange.genkey, state)
     return Abortable(answering, services.polled, generation, rest, media_type=kind)

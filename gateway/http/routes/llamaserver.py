@@ -91,7 +91,6 @@ async def _answered(
             exchange, model=answer.model, report=answer.report, parameters=answer.parameters
         ),
         openai.error_event,
-        exchange.stream,
     )
 
 

@@ -69,19 +69,18 @@ async def generate(request: AnyRequest, services: Services) -> ASGIApp:
 async def _answered(
     request: AnyRequest,
     services: Services,
-    read: Callable[[bytes], ollama.OllamaExchange],
+    read: Callable[[bytes], ollama.Asked],
     *,
     chat: bool,
 ) -> ASGIApp:
     made = services.made_models  # a made model's preset is said in the body
-    exchange = await services.read(lambda sent: read(made.filled(sent)), await request.body())
-    asked = exchange.request
+    asked = await services.read(lambda sent: read(made.filled(sent)), await request.body())
     asked = replace(asked, model=_known_name(services, asked.model, request.auth))
     created_at = wires.moment(datetime.now(UTC))
     if isinstance(asked, ollama.Presence):
         reply = ollama.OllamaReply(model=asked.model, created_at=created_at, chat=chat)
         body = reply.present(gone=asked.keep_alive == 0)
-        return await _presence(request, services, asked, body, stream=exchange.stream)
+        return await _presence(request, services, asked, body)
     hides = isinstance(asked, ChatRequest) and asked.thinking.shown == "hidden"
     return Exchange(
         services.asking(request, "ollama", asked),
@@ -94,7 +93,6 @@ async def _answered(
             load_seconds=answer.load_seconds,
         ),
         ollama.error_line,
-        exchange.stream,
         framing=NDJSON,
     )
 
@@ -124,8 +122,6 @@ async def _presence(
     services: Services,
     asked: ollama.Presence,
     body: bytes,
-    *,
-    stream: bool = False,
 ) -> ASGIApp:
     """A lease, given back at once; of a model that is to go and isn't there, none. Then `body`."""
     access, gone = request.auth, asked.keep_alive == 0
@@ -143,7 +139,7 @@ async def _presence(
         await be_present(events.wait)
         return body + b"\n"
 
-    if stream:
+    if asked.stream:
         return services.progress(access, send_lines, ollama.error_line, ONE_LINE)
     async with attended(request):
         await be_present()

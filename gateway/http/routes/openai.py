@@ -54,14 +54,16 @@ async def chat_completions(request: AnyRequest, services: Services) -> ASGIApp:
             exchange, _facts(answer, f"chatcmpl-{request_id}", created)
         ),
         openai.error_event,
-        exchange.stream,
         loading=openai.ChatLoading(
             request=exchange.request, id=f"chatcmpl-{request_id}", created=created
         )
         if services.reports_loading(request.auth, asked=exchange.loading_text)
         else None,
     )
-    if not exchange.stream or (name := _conversation(request, services.config)) is None:
+    if (
+        not exchange.request.answering.streamed
+        or (name := _conversation(request, services.config)) is None
+    ):
         return answered
     stream = DetachedAnswer(request.auth.owner, name)
     services.streams.collect(stream, answered)
@@ -95,7 +97,6 @@ async def completions(request: AnyRequest, services: Services) -> ASGIApp:
             exchange, _facts(answer, f"cmpl-{request_id}", created), echoes=answer.echoes
         ),
         openai.error_event,
-        exchange.stream,
         loading=openai.TextLoading(id=f"cmpl-{request_id}", created=created)
         if services.reports_loading(request.auth, asked=exchange.loading_text)
         else None,

@@ -93,7 +93,6 @@ async def compact(request: AnyRequest, services: Services) -> ASGIApp:
         services.pipeline.chat,
         lambda _answer: reply,
         openai.error_event,
-        stream=False,
     )
 
 
@@ -117,7 +116,7 @@ async def _in_background(
                 reply.cancelled()  # whoever reads its events sees them end
             with anyio.move_on_after(KEEPING, shield=True):
                 try:
-                    await making.keep(run.sent() if making.exchange.stream else b"")
+                    await making.keep(run.sent() if call.request.answering.streamed else b"")
                 except GatewayError as error:  # a later reader gets what was stored before
                     client_error(error)
         finally:
@@ -127,7 +126,8 @@ async def _in_background(
         await making.keep(running=True)
         mine = request_holds.moved()
         services.background.begin(run, work)
-    return _following(services, run, 0) if making.exchange.stream else Plain(document)
+    streamed = call.request.answering.streamed
+    return _following(services, run, 0) if streamed else Plain(document)
 
 
 def _following(services: Services, run: BackgroundAnswer, event: int) -> ASGIApp:

@@ -64,7 +64,6 @@ async def _generated(
         services.pipeline.text,
         lambda _answer: tgi.TgiReply(exchange, listed=listed),
         tgi.error_event,
-        exchange.stream,
     )
 
 

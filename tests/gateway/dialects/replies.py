@@ -93,7 +93,7 @@ def _anthropic(exchange: Any) -> Reply:
 
 
 def _cohere(exchange: Any) -> Reply:
-    logprobs = exchange.request.answering.logprobs is not None
+    logprobs = exchange.answering.logprobs is not None
     return cohere.CohereReply(id="1", logprobs=logprobs)
 
 
@@ -110,7 +110,7 @@ def _ollama(exchange: Any) -> Reply:
     return ollama.OllamaReply(
         model="m",
         created_at="2026-01-01T00:00:00.000000Z",
-        chat=hasattr(exchange.request, "messages"),
+        chat=hasattr(exchange, "messages"),
         hides_thinking=False,
         load_seconds=1.0,
     )

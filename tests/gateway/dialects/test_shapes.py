@@ -28,7 +28,8 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
 
 def shape_of(api: str, reader: str, fields: dict[str, Any]) -> Any:
     body = msgspec.json.encode({**BODIES[api, reader], **fields})
-    answering = READERS[api][reader](body).request.answering
+    read = READERS[api][reader](body)
+    answering = getattr(read, "request", read).answering
     assert answering.unapplied == ()
     return answering.shape
 
