@@ -67,14 +67,11 @@ class EmbeddingExchange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RerankExchange(msgspec.Struct, frozen=True, kw_only=True):
-    """A request, and the form of its scores. `bare`: as a list of scores, TEI's form; `voyage`: by
-    Voyage's name, too.
-    """
+    """A request, and the form of its scores. `voyage`: by Voyage's name, too."""
 
     request: RerankRequest
     top_n: int | None = None
     texts: bool = False  # with the documents
-    bare: bool = False
     voyage: bool = False
     version: str = "1"
 

@@ -110,7 +110,6 @@ def read_rerank(content: bytes, version: str = "1") -> RerankExchange:
         ),
         top_n=top_k if top_n is None else top_n,
         texts=wire.return_documents or wire.return_text,
-        bare=field == "texts",
         voyage=not VOYAGE.isdisjoint(fields.values),
         version=version,
     )
@@ -130,7 +129,7 @@ def rerank_body(exchange: RerankExchange, encoded: Encodings, id: str) -> bytes:
     found = [values(score)[0] for score in encoded.vectors]
     best = sorted(range(len(found)), key=lambda at: (-found[at], at))[: exchange.top_n]
     documents = exchange.request.documents
-    if exchange.bare:
+    if exchange.request.field == "texts":  # TEI's form
         return body([_score(at, found[at], documents[at], exchange) for at in best])
     results = [_ranked(at, found[at], documents[at], exchange) for at in best]
     return body(

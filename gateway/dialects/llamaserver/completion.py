@@ -22,6 +22,7 @@ from gateway.dialects.llamaserver.request import (
 from gateway.dialects.logprobs import token_text
 from gateway.dialects.openai.logprobs import ProgressWire, TextCuts, Timings, progress_wire, timings
 from gateway.terms.events import ChoiceReport, Delta, Finished, Parameters, Usage, raw_text
+from gateway.terms.request import GenerationParams
 
 _LEAST = -1e9  # JSON has no infinity
 
@@ -109,8 +110,8 @@ class CompletionReply(Reply):
     _choices: list[_Growing] = msgspec.field(default_factory=list)
 
     @property
-    def _streamed(self) -> bool:
-        return self.exchange.request.answering.streamed
+    def _answering(self) -> GenerationParams:
+        return self.exchange.request.answering
 
     def __post_init__(self) -> None:
         self._choices = [_Growing() for _ in range(self.exchange.choices)]
@@ -165,12 +166,12 @@ class CompletionReply(Reply):
 
     def _last(self, index: int, choice: _Growing, usage: Usage) -> Completion:
         """With the text of a whole answer: what a stream has sent is not kept."""
-        report, returns_tokens = self.report(index), self.exchange.return_tokens
+        report = self.report(index)
         cost = report.usage if report else usage
         return Completion(
             index=index,
             content="".join(choice.texts),
-            tokens=choice.next_tokens(None) if returns_tokens or self._streamed else (),
+            tokens=choice.next_tokens(None) if self._answering.returns_tokens else (),
             stop=True,
             completion_probabilities=self._probabilities(choice.logprobs),
             id_slot=UNSET if report is None or report.job.slot is None else report.job.slot,
@@ -196,7 +197,7 @@ class CompletionReply(Reply):
             report.job,
             context_length=report.context_length,
             model=self.model,
-            stream=self._streamed,
+            stream=self._answering.streamed,
         )
 
     def _probabilities(self, logprobs: Sequence[TokenLogprob]) -> Sequence[TokenWire] | UnsetType:
@@ -207,14 +208,14 @@ class CompletionReply(Reply):
 
     def _token(self, one: TokenLogprob) -> TokenWire:
         top = [CandidateWire(**self._candidate(other)) for other in one.top]
-        if self.exchange.post_sampling_probs:
+        if self._answering.after_samplers:
             return TokenWire(**self._candidate(one.chosen), top_probs=top)
         return TokenWire(**self._candidate(one.chosen), top_logprobs=top)
 
     def _candidate(self, candidate: Candidate) -> dict[str, Any]:
         text = token_text(candidate)
         known = {"id": candidate.token, "token": text, "bytes": tuple(candidate.text)}
-        if self.exchange.post_sampling_probs:
+        if self._answering.after_samplers:
             return {**known, "prob": math.exp(candidate.logprob)}
         return {**known, "logprob": max(candidate.logprob, _LEAST)}
 

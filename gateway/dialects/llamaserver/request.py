@@ -34,10 +34,18 @@ from gateway.dialects.fields import (
     order_object,
     read_fields,
 )
-from gateway.dialects.openai.request import TextExchange, read_text_fields
+from gateway.dialects.openai.request import read_text_fields
 from gateway.terms.errors import GatewayError, InvalidRequest
 from gateway.terms.events import Encodings
-from gateway.terms.request import EmbeddingRequest, Fill, FillFile, Prompt, TextRequest, Unapplied
+from gateway.terms.request import (
+    EmbeddingRequest,
+    Fill,
+    FillFile,
+    GenerationParams,
+    Prompt,
+    TextRequest,
+    Unapplied,
+)
 
 MOST_FIELDS = 64  # of an answer, that a request may choose
 
@@ -76,8 +84,6 @@ class CompletionExchange(msgspec.Struct, frozen=True, kw_only=True):
     """A completion, and the form of its answer."""
 
     request: TextRequest
-    return_tokens: bool = False
-    post_sampling_probs: bool = False
     response_fields: tuple[str, ...] = ()
 
     @property
@@ -112,28 +118,25 @@ def _exchange(
     own = names_of(type(wire))
     rest = {name: value for name, value in values.items() if name not in own}
     read = read_text_fields(fields_of({**rest, "prompt": ""}), least=0)
+    asked = read.request.answering
     answering = msgspec.structs.replace(
-        read.request.answering,
-        after_samplers=wire.post_sampling_probs and read.request.answering.logprobs is not None,
-        reports_progress=wire.return_progress and read.request.answering.streamed,
-        returns_tokens=wire.return_tokens or read.request.answering.streamed,
-        unapplied=_unapplied(read, wire),
+        asked,
+        after_samplers=wire.post_sampling_probs and asked.logprobs is not None,
+        reports_progress=wire.return_progress and asked.streamed,
+        returns_tokens=wire.return_tokens or asked.streamed,
+        unapplied=_unapplied(asked, wire),
     )
     request = msgspec.structs.replace(
         read.request, prompts=prompts, fill=fill, answering=answering, returns_prompts=True
     )
-    return alike(CompletionExchange, wire)(
-        request=request,
-        post_sampling_probs=answering.after_samplers,
-        response_fields=tuple(wire.response_fields),
-    )
+    return CompletionExchange(request=request, response_fields=tuple(wire.response_fields))
 
 
-def _unapplied(read: TextExchange, wire: CompletionWire) -> tuple[Unapplied, ...]:
+def _unapplied(asked: GenerationParams, wire: CompletionWire) -> tuple[Unapplied, ...]:
     """Progress is reported in streams alone."""
-    pointless = wire.return_progress and not read.request.answering.streamed
+    pointless = wire.return_progress and not asked.streamed
     progress = Unapplied("return_progress", "progress is reported in streams alone")
-    return (*read.request.answering.unapplied, *((progress,) if pointless else ()))
+    return (*asked.unapplied, *((progress,) if pointless else ()))
 
 
 def read_prompts(value: Any) -> tuple[Prompt, ...]:
