@@ -104,22 +104,11 @@ class ResponsesExchange(msgspec.Struct, frozen=True, kw_only=True):
         """
         items = resolved(self.items, found)
         whole = (*history, *items)
-        tools, answering = self.toolbox.opened(whole), self.request.answering
-        limit = self.request.call_limit
-        asking = msgspec.structs.replace(
-            self._asking(whole),
-            tools=tools.tools,
-            allowed=tools.allowed,
-            call_limit=limit and msgspec.structs.replace(limit, counted=tools.built_in),
-            tool_choice=tools.choice,
-            answering=msgspec.structs.replace(
-                answering, unapplied=(*answering.unapplied, *tools.unapplied)
-            ),
-            served=tools.served,
-            served_choice=tools.served_choice,
-        )
+        asking, opened = self.toolbox.opened(self._asking(whole), whole)
         require_calls(items, whole)
-        return msgspec.structs.replace(self, items=items, whole=whole, opened=tools, request=asking)
+        return msgspec.structs.replace(
+            self, items=items, whole=whole, opened=opened, request=asking
+        )
 
     def _asking(self, items: Sequence[Item]) -> ChatRequest:
         return msgspec.structs.replace(

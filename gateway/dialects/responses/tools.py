@@ -21,6 +21,7 @@ from gateway.dialects.fields import Fields
 from gateway.dialects.parameters import StrictFunctionWire, read_choice_mode
 from gateway.dialects.served import McpToolWire, read_served
 from gateway.terms.request import (
+    ChatRequest,
     NamedTool,
     ServedChoice,
     ServedTools,
@@ -85,20 +86,12 @@ class Offered(msgspec.Struct, frozen=True):
 
 
 class Tools(msgspec.Struct, frozen=True):
-    """What the model is shown, which of it may be called (`allowed`; None: all), and whether
-    something must be. `offered`: what each stands for, by the function's name; `unapplied`: what
-    can't be called, with the types of it in `left_out`. `served`: what MCP servers have, which is
-    asked for later.
+    """What the functions that a model is shown stand for, by their names, and the types of tools
+    that it is not shown.
     """
 
-    tools: tuple[Tool, ...] = ()
-    allowed: frozenset[str] | None = None
-    choice: ToolChoice = "none"
     offered: Mapping[str, Offered] = {}
-    unapplied: tuple[Unapplied, ...] = ()
     left_out: tuple[str, ...] = ()
-    served: tuple[ServedTools, ...] = ()
-    served_choice: ServedChoice | None = None
 
     @property
     def built_in(self) -> frozenset[str]:
@@ -243,8 +236,33 @@ class Toolbox:
         self._unapplied.append(Unapplied(path, why))
         self._left_out[kind[:64]] = None
 
-    def opened(self, items: Sequence[Mapping[str, Any]]) -> Tools:
-        """The tools as they stand after `items`. Raises InvalidRequest."""
+    def opened(
+        self, request: ChatRequest, items: Sequence[Mapping[str, Any]]
+    ) -> tuple[ChatRequest, Tools]:
+        """`request` with the tools as they stand after `items`. What MCP servers have is asked for
+        later. Raises InvalidRequest.
+        """
+        shown, offered = self._shown(items)
+        opened = Tools(offered, tuple(self._left_out))
+        answering, limit = request.answering, request.call_limit
+        choice, allowed, unapplied = self._choose(shown, offered)
+        told = (*answering.unapplied, *self._unapplied, *unapplied)
+        asking = msgspec.structs.replace(
+            request,
+            tools=shown,
+            allowed=allowed,
+            tool_choice=choice,
+            call_limit=limit and msgspec.structs.replace(limit, counted=opened.built_in),
+            answering=msgspec.structs.replace(answering, unapplied=told),
+            served=tuple(self._served),
+            served_choice=self._served_choice(),
+        )
+        return asking, opened
+
+    def _shown(
+        self, items: Sequence[Mapping[str, Any]]
+    ) -> tuple[tuple[Tool, ...], Mapping[str, Offered]]:
+        """The functions, and what each stands for."""
         entries = [*self._entries, *self._found(items)]
         if len(entries) > MOST_TOOLS:
             message = f"Expected at most {MOST_TOOLS:,} tools, namespaces' counted."
@@ -261,17 +279,7 @@ class Toolbox:
             name = _free_name(entry.offered, tools)
             tools[name] = msgspec.structs.replace(entry.tool, name=name)
             offered[name] = entry.offered
-        choice, allowed, unapplied = self._choose(tuple(tools.values()), offered)
-        return Tools(
-            tools=tuple(tools.values()),
-            allowed=allowed,
-            choice=choice,
-            offered=offered,
-            unapplied=(*self._unapplied, *unapplied),
-            left_out=tuple(self._left_out),
-            served=tuple(self._served),
-            served_choice=self._served_choice(),
-        )
+        return tuple(tools.values()), offered
 
     def _found(self, items: Sequence[Mapping[str, Any]]) -> list[_Entry]:
         """The tools that items bring: what a search found, or the client adds."""
