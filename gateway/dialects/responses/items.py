@@ -343,9 +343,9 @@ def require_calls(items: Sequence[Item], whole: Sequence[Item]) -> None:
     """
     if any(item.get("type") == "compaction" for item in whole):
         return
-    called = {item.get("call_id") for item in whole if item.get("type") not in _RESULTS}
+    called = {str(item.get("call_id")) for item in whole if item.get("type") not in _RESULTS}
     for k, item in enumerate(items):
-        if item.get("type") in _RESULTS and item.get("call_id") not in called:
+        if item.get("type") in _RESULTS and str(item.get("call_id")) not in called:
             path = f"input[{k}].call_id"
             raise InvalidRequest.at(path, f"No call {item.get('call_id')!r:.80} stands before it.")
 

@@ -264,6 +264,7 @@ def test_allowed_tools_of_every_type() -> None:
         ({"type": "program", "code": "cats"}, "cats"),
         ({"type": "of_next_year", "text": "cats"}, "cats"),
         ({"type": "shell_call", "action": "odd", "call_id": 7}, "{}"),
+        ({"type": "shell_call", "action": "odd", "call_id": ["c"]}, "{}"),
         ({"type": "tool_search_output", "tools": "odd"}, "Found no tools."),
     ],
 )  # fmt: skip
