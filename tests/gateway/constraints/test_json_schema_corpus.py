@@ -52,4 +52,4 @@ def test_as_they_stand_few_refuse_what_satisfies_them_for_members_that_they_dont
 def test_most_schemas_are_carried_whole() -> None:
     relaxed = [case.id for case in cases() if schema(case.schema).relaxed]
 
-    assert len(relaxed) <= 20
+    assert len(relaxed) <= 21  # one of them for what stands inside `oneOf`
