@@ -161,7 +161,7 @@ class KeptStore:
         taken = found.taken
         with self._lock:
             if (entry := self._shelf.entries.get(found.number)) is not None:
-                self._shelf.rates.copied(entry.origin.identity, taken.size, seconds)
+                self._shelf.rates.copied(entry.origin.identity, entry.size, seconds)
             self._shelf.used(self._now(), found.number)
             self._hits[found.tier] += 1
             self._tokens[found.tier] += tokens

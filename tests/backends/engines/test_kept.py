@@ -88,6 +88,19 @@ def test_what_is_kept_comes_back_byte_for_byte() -> None:
         assert (listed.owner, listed.tokens, listed.uses) == ("somebody", 200, 1)
 
 
+def test_how_long_the_way_back_takes_counts() -> None:
+    with store() as kept:
+        beginnings = from_afar(kept.beginnings("engine", "model"))
+        one, other = taken(), taken(2)
+        kept.beginnings("engine", "model").keep(one, 0.01)
+        assert beginnings.wants(other.owner, other.tokens, other.size, 1.0)
+        for _ in range(20):  # the rate is a mean of many
+            found = until_there(beginnings, one.owner, (*one.tokens, 5))
+            assert found is not None
+            beginnings.put_back(found, 200, 60.0)
+        assert not beginnings.wants(other.owner, other.tokens, other.size, 1.0)
+
+
 def test_no_more_is_sent_than_the_store_wants() -> None:
     with store(memory=PIECE) as kept:
         beginnings = from_afar(kept.beginnings("engine", "model"))
