@@ -21,6 +21,7 @@ from config.values import alike
 BLOCK = 32  # tokens; a shorter beginning isn't kept, and what begins otherwise is another
 WORD = array("q").itemsize
 PIECE = 4 << 20  # bytes; the gateway's event loop copies one in a millisecond or two
+SOON = 0.005  # seconds until what is `Coming` is looked for again, where nothing else is computed
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Tier: TypeAlias = Literal["memory", "disk"]
@@ -85,12 +86,15 @@ class TakenFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Found(msgspec.Struct, frozen=True, eq=False):
-    """What is to be put back: a prompt can go on behind the first `start` of its cells."""
+    """What is to be put back: a prompt can go on behind the first `start` of its cells. `seconds`:
+    that it took to come here.
+    """
 
     number: int
     taken: Taken
     start: int
     tier: Tier  # where it lay when it was looked for
+    seconds: float = 0.0
 
 
 class Pace(msgspec.Struct, frozen=True):
@@ -110,9 +114,7 @@ class Coming(msgspec.Struct, frozen=True):
 
 
 class Beginnings(Protocol):
-    """The store, as the engine of one model sees it. Called by the engine's thread; only `wait`
-    waits.
-    """
+    """The store, as the engine of one model sees it. Called by the engine's thread."""
 
     def longest(self, owner: str, tokens: Sequence[int], than: int) -> Found | Coming | None:
         """The beginning of `tokens` that leaves the least of them to compute, if it leaves less
@@ -134,10 +136,6 @@ class Beginnings(Protocol):
         """It was taken out, in `seconds`."""
         ...
 
-    def wait(self, seconds: float) -> None:
-        """Until what was `Coming` is there, or time is up."""
-        ...
-
 
 class NothingKept:
     """Keeps nothing. See `Beginnings`."""
@@ -152,9 +150,6 @@ class NothingKept:
         return False
 
     def keep(self, taken: Taken, seconds: float) -> None:
-        pass
-
-    def wait(self, seconds: float) -> None:
         pass
 
 

@@ -13,10 +13,9 @@ means to, however large a beginning is and however slow the network.
 """
 
 import itertools
-import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import TypeAlias
 
@@ -53,12 +52,6 @@ UNSENT = 1 << 30  # bytes of beginnings that wait to be sent; of a larger one no
 Tokens: TypeAlias = tuple[str, bytes]  # whose, and which
 
 
-class Fetched(Found, frozen=True, eq=False):
-    """What came from there, in `seconds`. `number`: of the question."""
-
-    seconds: float = 0.0
-
-
 class Search(msgspec.Struct):
     """A question for the longest beginning. `looked`: when a job last wanted to know, and before
     that; looks are counted. 0: it didn't.
@@ -68,7 +61,7 @@ class Search(msgspec.Struct):
     answer: "Future[KeptAnswer]"
     asked: float
     looked: tuple[int, int]
-    fetched: "Future[Fetched | None] | None" = None
+    fetched: "Future[Found | None] | None" = None
 
 
 class BeginningsAfar:
@@ -83,9 +76,7 @@ class BeginningsAfar:
         self._looks = itertools.count(1)
         self._asked: dict[int, Future[KeptAnswer]] = {}
         self._searches: dict[Tokens, Search] = {}  # the engine's thread alone has these
-        self._news = threading.Condition()
-        self._unsent = 0  # bytes
-        self._leaving: list[Tokens] = []  # how what is not sent yet begins
+        self._leaving: list[Taken] = []  # what is not sent yet
         self._closing = False
         self._fetcher = ThreadPoolExecutor(1, "kept-fetcher")
         self._sender = ThreadPoolExecutor(1, "kept-sender")
@@ -95,7 +86,6 @@ class BeginningsAfar:
         if (future := self._asked.pop(answered.number, None)) is not None:
             with suppress(Exception):  # nobody waits for it any more
                 future.set_result(answered.answer)
-        self._wake()
 
     def leave(self) -> None:
         """The engine is about to be closed: what it takes out then is sent, however slowly."""
@@ -110,7 +100,7 @@ class BeginningsAfar:
         """See `Beginnings.longest`. What lies in the gateway's memory is `Coming`, too."""
         if len(tokens) <= max(than, BLOCK):
             return None
-        if (owner, packed(tokens[:BLOCK])) in self._leaving:
+        if (owner, packed(tokens[:BLOCK])) in map(_begins, tuple(self._leaving)):
             return Coming()  # it has not even gone
         wanted = owner, packed(tokens)
         search = self._searches.get(wanted) or self._search(wanted, than)
@@ -123,7 +113,6 @@ class BeginningsAfar:
 
     def put_back(self, found: Found, tokens: int, seconds: float) -> None:
         """See `Beginnings.put_back`. The way here counts."""
-        assert isinstance(found, Fetched)
         used = FoundUsed(found.number, tokens, seconds + found.seconds)
         self._tell(KeptAsked(next(self._numbers), used))
 
@@ -131,25 +120,22 @@ class BeginningsAfar:
         """See `Beginnings.wants`. Not while so many leave that others would wait for memory."""
         if len(tokens) < BLOCK:
             return False
-        if self._unsent and self._unsent + size > UNSENT and not self._closing:
+        if (unsent := self._unsent) and unsent + size > UNSENT and not self._closing:
             return False
         question = IsWanted(owner, packed(tokens), size, seconds)
         return isinstance(self._answer(question, min(PATIENCE, self._lost)), Welcome)
 
     def keep(self, taken: Taken, seconds: float) -> None:
         """See `Beginnings.keep`."""
-        with self._news:
-            self._unsent += taken.size
-            self._leaving.append(_begins(taken))
-        self._sender.submit(self._send, taken, seconds)
-        with self._news:
-            if self._closing:
-                self._news.wait_for(lambda: self._unsent <= UNSENT, self._lost)
+        self._leaving.append(taken)
+        sent = self._sender.submit(self._send, taken, seconds)
+        if self._closing and self._unsent > UNSENT:
+            wait([sent], self._lost)
 
-    def wait(self, seconds: float) -> None:
-        """See `Beginnings.wait`."""
-        with self._news:
-            self._news.wait(seconds)
+    @property
+    def _unsent(self) -> int:
+        """Bytes."""
+        return sum(one.size for one in tuple(self._leaving))
 
     def _ask(self, question: KeptQuestion) -> tuple[int, "Future[KeptAnswer]"]:
         number, future = next(self._numbers), Future[KeptAnswer]()
@@ -166,10 +152,6 @@ class BeginningsAfar:
             self._asked.pop(number, None)
             return None
 
-    def _wake(self) -> None:
-        with self._news:
-            self._news.notify_all()
-
     def _search(self, wanted: Tokens, than: int) -> Search:
         """Ask; the answer is mostly there when this returns."""
         number, answer = self._ask(FindLongest(*wanted, than))
@@ -185,7 +167,7 @@ class BeginningsAfar:
             if (fetched := self._searches.pop(wanted).fetched) is not None:
                 fetched.cancel()
 
-    def _outcome(self, search: Search, wanted: Tokens) -> Fetched | Coming | None:
+    def _outcome(self, search: Search, wanted: Tokens) -> Found | Coming | None:
         if not search.answer.done():
             return Coming() if time.monotonic() - search.asked < self._lost else None
         match search.answer.result():
@@ -196,7 +178,7 @@ class BeginningsAfar:
                 return Coming()
         return None
 
-    def _fetching(self, search: Search, there: FoundThere) -> Fetched | Coming | None:
+    def _fetching(self, search: Search, there: FoundThere) -> Found | Coming | None:
         if search.fetched is None:
             self._forget_stale(search.looked[1])
             under_way = sum(one.fetched is not None for one in self._searches.values())
@@ -211,19 +193,16 @@ class BeginningsAfar:
             log.warning("a kept conversation did not come", reason=str(error))
             return None
 
-    def _fetch(self, number: int, there: FoundThere) -> Fetched | None:
+    def _fetch(self, number: int, there: FoundThere) -> Found | None:
         """On the fetcher's thread."""
         began, taken = time.perf_counter(), there.head.empty()
-        try:
-            for room in pieces(taken.buffers):
-                answer = self._answer(ReadFound(number))
-                if not isinstance(answer, KeptBytes) or len(answer.data) != len(room):
-                    return None
-                room[:] = answer.data
-            seconds = time.perf_counter() - began
-            return Fetched(number, taken, there.start, there.tier, seconds)
-        finally:
-            self._wake()
+        for room in pieces(taken.buffers):
+            answer = self._answer(ReadFound(number))
+            if not isinstance(answer, KeptBytes) or len(answer.data) != len(room):
+                return None
+            room[:] = answer.data
+        seconds = time.perf_counter() - began
+        return Found(number, taken, there.start, there.tier, seconds)
 
     def _send(self, taken: Taken, seconds: float) -> None:
         """On the sender's thread."""
@@ -232,10 +211,7 @@ class BeginningsAfar:
         except Exception as error:  # noqa: BLE001 - it is computed again, then
             log.warning("a conversation is not kept", reason=str(error))
         finally:
-            with self._news:
-                self._unsent -= taken.size
-                self._leaving.remove(_begins(taken))
-                self._news.notify_all()
+            self._leaving.remove(taken)
 
     def _offer(self, taken: Taken, seconds: float) -> None:
         number, answer = self._ask(Offer(TakenHead.of(taken), seconds))

@@ -9,11 +9,12 @@ a picture, the image encoder runs in a thread of its own, and a later step puts 
 the cache.
 """
 
+import time
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 
-from backends.contract.beginnings import AT_EASE, Pace
+from backends.contract.beginnings import AT_EASE, SOON, Pace
 from backends.contract.errors import GenerationFailed, while_generating
 from backends.contract.protocol import Generation
 from backends.engines.cells import Slot
@@ -102,7 +103,7 @@ class LlamaCppEngine(LlamaSequences, VocabularyTokenizer):
         self._coming = False
         work = self._decode()
         if not work and self._coming:
-            self.kept.wait(STEP_SECONDS)
+            time.sleep(SOON)
         elif not work:
             self._encoder.wait(STEP_SECONDS)
         read, self._read = self._read, []

@@ -12,6 +12,7 @@ next turn. Where layers keep states, a sequence goes back to a snapshot alone, s
 `backends.engines.snapshots`, and a pass has as many tokens of each row.
 """
 
+import time
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
@@ -19,12 +20,11 @@ from functools import partial
 import msgspec
 import torch
 
-from backends.contract.beginnings import AT_EASE, Coming, Found, Pace
+from backends.contract.beginnings import AT_EASE, SOON, Coming, Found, Pace
 from backends.contract.protocol import Generation, TokenLogprob
 from backends.engines.cells import COPIED, FEW, WORTHWHILE, Placement, Slot, Snapshot, place
 from backends.engines.constraints import Mask
 from backends.engines.engine import JobFailed, StepResult, Token
-from backends.engines.prefill import STEP_SECONDS
 from backends.engines.sampling.batch import logprobs
 from backends.engines.sampling.state import SamplerState, SamplingContext
 from backends.engines.sequences import JobSequence, Restoring, Sequences
@@ -152,7 +152,7 @@ class Batching(Sequences[BatchRow]):
         if waiting := [running for running in self._busy if running.restoring is not None]:
             self._restored(min(waiting, key=lambda running: running.key))
         if self._coming and not self._busy:
-            self.kept.wait(STEP_SECONDS)
+            time.sleep(SOON)
         read, self._read = self._read, []
         return [*forced, *read, *self._continue_answers(), *self._read_prompts()]
 

@@ -86,7 +86,6 @@ class KeptStore:
         self._bytes: dict[int, Taken] = {}  # of what is in memory
         self._paths: dict[int, Path] = {}  # of what is on disk
         self._pinned = Latest[tuple[str, str], None](MOST_PINNED)  # owners, their conversations
-        self._news = threading.Condition(self._lock)
         self._hits: dict[Tier, int] = {"memory": 0, "disk": 0}
         self._tokens: dict[Tier, int] = {"memory": 0, "disk": 0}
         self._from_disk: set[int] = set()  # came from there, and were not put back yet
@@ -95,7 +94,6 @@ class KeptStore:
         self._closed = threading.Event()
         self._writer = ThreadPoolExecutor(1, "kept-writer")
         self._reader = ThreadPoolExecutor(1, "kept-reader")
-        self._clockwork: threading.Thread | None = None
 
     def open(self) -> None:
         """Find what is on disk. Blocks."""
@@ -115,8 +113,7 @@ class KeptStore:
                 orders = self._shelf.listed(entry)
                 self._paths[entry.number] = path
                 self._carry_out(orders)
-        self._clockwork = threading.Thread(target=self._run, name="kept-clock", daemon=True)
-        self._clockwork.start()
+        threading.Thread(target=self._run, name="kept-clock", daemon=True).start()
 
     def flush(self) -> None:
         """What is in memory is on disk, if there is one, as far as it has room. Blocks."""
@@ -193,11 +190,6 @@ class KeptStore:
                 self._bytes[entry.number] = taken
                 self._taken += 1
             self._carry_out(orders)
-
-    def wait(self, seconds: float) -> None:
-        """See `Beginnings.wait`."""
-        with self._news:
-            self._news.wait(seconds)
 
     def allow(self, memory: int) -> None:
         """From now on entries may have so much memory."""
@@ -329,14 +321,12 @@ class KeptStore:
             self._folder.discard(path, error)
             with self._lock:
                 self._carry_out(self._shelf.drop(number))
-                self._news.notify_all()
             return
         with self._lock:
             self._shelf.rates.read(taken.size, time.perf_counter() - began)
             self._bytes[number] = taken
             self._from_disk.add(number)
             self._carry_out(self._shelf.came(self._now(), number))
-            self._news.notify_all()
 
     def _compare(self, number: int, there: Entry) -> None:
         """Raises Unusable where the file isn't the one that was listed: somebody has moved it."""
@@ -364,9 +354,6 @@ class ModelBeginnings(msgspec.Struct, eq=False):
 
     def keep(self, taken: Taken, seconds: float) -> None:
         self._store.keep(Origin(self._identity, taken.owner), self._model, taken, seconds)
-
-    def wait(self, seconds: float) -> None:
-        self._store.wait(seconds)
 
 
 def _report(future: "Future[None]") -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from backends.contract.beginnings import (
     PIECE,
+    SOON,
     Beginnings,
     Coming,
     Found,
@@ -63,7 +64,7 @@ def until_there(beginnings: Beginnings, owner: str, tokens: Sequence[int]) -> Fo
     end = time.monotonic() + HANG
     while isinstance(found := beginnings.longest(owner, tokens, 0), Coming):
         assert time.monotonic() < end
-        beginnings.wait(0.05)
+        time.sleep(SOON)
     return found
 
 
@@ -138,7 +139,7 @@ def test_jobs_that_wait_together_all_find_what_they_look_for() -> None:
             waiting = [
                 one for one, found in zip(waiting, looked, strict=True) if isinstance(found, Coming)
             ]
-            beginnings.wait(0.01)
+            time.sleep(SOON)
 
 
 def test_a_beginning_that_loses_a_piece_is_none() -> None:

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from backends.contract.beginnings import Coming, Found, Part, Taken
+from backends.contract.beginnings import SOON, Coming, Found, Part, Taken
 from backends.places.kept.files import Folder
 from backends.places.kept.store import MOST_PINNED, KeptStore
 from tests.hang import HANG
@@ -84,7 +84,7 @@ def found(store: KeptStore, seed: int) -> Found | None:
     while time.monotonic() < until:
         match beginnings.longest("somebody", [*tokens_of(seed, 6), 1], 0):
             case Coming():
-                beginnings.wait(0.1)
+                time.sleep(SOON)
             case answer:
                 return answer
     raise TimeoutError
