@@ -390,14 +390,10 @@ class PortContainer(PortEnd):
 
         def send(answered: KeptAnswered) -> None:
             with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(self._answer_kept, answered)
+                loop.call_soon_threadsafe(self.port.send, answered)
 
         self._desk = BeginningsDesk(beginnings, send)
         self.port.send(Keep())
-
-    def _answer_kept(self, answered: KeptAnswered) -> None:
-        if self._lost is None:
-            self.port.send(answered)
 
     def _receive(self, event: Event) -> None:
         match event:

@@ -13,9 +13,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
-import numpy as np
 
-from backends.contract.beginnings import BLOCK, WORD, Tier, packed
+from backends.contract.beginnings import BLOCK, WORD, Tier, common_length, packed
 
 HALF_LIFE = 3_600.0  # seconds in which the next use of a beginning becomes half as likely
 MOST_USES = 8  # that count
@@ -132,9 +131,7 @@ def _family_of(origin: Origin, tokens: bytes) -> tuple[Origin, bytes]:
 
 def shared(left: bytes, right: bytes) -> int:
     """How many tokens two sequences begin with alike."""
-    count = min(len(left), len(right)) // WORD
-    differs = np.frombuffer(left, np.int64, count) != np.frombuffer(right, np.int64, count)
-    return int(differs.argmax()) if differs.any() else count
+    return common_length(left, right) // WORD
 
 
 class Shelf:
@@ -170,8 +167,6 @@ class Shelf:
         """
         if len(tokens) <= max(than, BLOCK):
             return None
-        if not self._family(origin, packed(tokens[:BLOCK])):
-            return None  # as most often: in microseconds, however long the prompt is
         best: tuple[Entry, int] | None = None
         for entry, start in self._starts(origin, packed(tokens[:-1])):
             gained = (start - than) * entry.seconds / entry.cells
