@@ -122,6 +122,12 @@ def name(head: Head, tokens: bytes) -> str:
     return digest.hexdigest() + SUFFIX
 
 
+def _check_name(path: Path, head: Head, tokens: bytes) -> None:
+    """Raises Unusable where the file isn't the one that it is called: somebody has moved it."""
+    if path.name != name(head, tokens):
+        raise Unusable("it is another conversation's")
+
+
 def write(path: Path, head: Head, taken: Taken, seal: Seal | None = None) -> Head:
     """The head as it stands in the file. Raises OSError; leaves nothing behind then."""
     if seal is not None:
@@ -187,6 +193,7 @@ class Folder(msgspec.Struct, frozen=True):
                 continue
             try:
                 head, tokens = peek(path, self._seal)
+                _check_name(path, head, tokens)
             except (Unusable, OSError) as error:
                 self.discard(path, error)
                 continue
@@ -200,9 +207,11 @@ class Folder(msgspec.Struct, frozen=True):
         write(path, head, taken, self._seal)
         return path
 
-    def read(self, path: Path) -> tuple[Head, Taken]:
+    def read(self, path: Path) -> Taken:
         """Raises Unusable, OSError."""
-        return read(path, self._seal)
+        head, taken = read(path, self._seal)
+        _check_name(path, head, packed(taken.tokens))
+        return taken
 
     def pin(self, path: Path, *, pinned: bool) -> None:
         """Remember that nothing is to push a file out, or something may."""

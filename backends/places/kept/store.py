@@ -315,8 +315,7 @@ class KeptStore:
         assert self._folder is not None
         began = time.perf_counter()
         try:
-            head, taken = self._folder.read(path)
-            self._compare(number, _entry(head, packed(taken.tokens)))
+            taken = self._folder.read(path)
         except (Unusable, OSError) as error:
             self._folder.discard(path, error)
             with self._lock:
@@ -327,13 +326,6 @@ class KeptStore:
             self._bytes[number] = taken
             self._from_disk.add(number)
             self._carry_out(self._shelf.came(self._now(), number))
-
-    def _compare(self, number: int, there: Entry) -> None:
-        """Raises Unusable where the file isn't the one that was listed: somebody has moved it."""
-        with self._lock:
-            entry = self._shelf.entries.get(number, there)
-        if _content(there) != _content(entry):
-            raise Unusable("it is another conversation's")
 
 
 class ModelBeginnings(msgspec.Struct, eq=False):
@@ -369,11 +361,6 @@ def _entry(head: Head, tokens: bytes) -> Entry:
         size=sum(head.sizes),
         used=head.made,
     )
-
-
-def _content(entry: Entry) -> tuple[object, ...]:
-    """What a prompt that goes on from it relies on."""
-    return entry.origin, entry.tokens, entry.cuts_from, entry.places, entry.size
 
 
 def _head(entry: Entry, taken: Taken) -> Head:
