@@ -271,9 +271,11 @@ class Closed(PortMessage, frozen=True):
 class Lost(PortMessage, frozen=True):
     """The other end is gone, and the device free: no command is carried out any more, and none is
     answered. The last event; the gateway's own port says so, for who is gone says nothing.
+    `unreached`: see `Leasable.is_unreached`.
     """
 
     reason: str
+    unreached: bool = False
 
 
 class Encoded(OfJob, frozen=True):
@@ -349,11 +351,6 @@ class Port(Protocol):
 
     @property
     def info(self) -> ModelInfo: ...
-
-    @property
-    def is_unreached(self) -> bool:
-        """See `Leasable.is_unreached`."""
-        ...
 
     def connect(self, receive: Callable[[Event], None]) -> None:
         """`receive` gets all events from now on, on the event loop's thread, in their order."""

@@ -186,8 +186,6 @@ async def run_loading_weights(
 class ThreadPort(ABC):
     """The engine's end: its thread, and what is asynchronous of it. Create it on the event loop."""
 
-    is_unreached = False
-
     def __init__(self, engine: Tokenizing, thread: EngineThread[Any, Any]) -> None:
         self._engine = engine
         self._thread = thread

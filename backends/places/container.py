@@ -275,6 +275,7 @@ class PortEnd(LoadedModel):
     """
 
     failure: str | None = None
+    is_unreached = False
 
     def __init__(self, port: Port, tokenizer: Tokenizing | Tokenizer) -> None:
         """`tokenizer`: the model's, in this process."""
@@ -290,10 +291,6 @@ class PortEnd(LoadedModel):
     @property
     def info(self) -> ModelInfo:
         return self.port.info
-
-    @property
-    def is_unreached(self) -> bool:
-        return self.port.is_unreached
 
     def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:
         return self._tokenizer.tokenize(text, special=special)
@@ -318,7 +315,8 @@ class PortEnd(LoadedModel):
         match event:
             case Broke(reason):
                 self._fail(reason)
-            case Lost(reason):
+            case Lost(reason, unreached):
+                self.is_unreached = unreached
                 self._fail(reason)
                 self._end(reason)
             case Closed():

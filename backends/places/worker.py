@@ -215,14 +215,13 @@ class FramedPort(asyncio.Protocol, ABC):
     how its end is seen, a subclass knows.
     """
 
-    is_unreached = False
-
     def __init__(self, model: str, report: Report, *, peer: int | None = None) -> None:
         """`peer`: the other end, a process of this machine; None: it is on another one."""
         self._model = model
         self._report = report
         self._loop = asyncio.get_running_loop()
-        self._shelf = Shelf(shared=peer is not None)
+        self._is_far = peer is None
+        self._shelf = Shelf(shared=not self._is_far)
         self._frames = Frames(WorkerEvent, lambda: self._write(Received()), peer=peer)
         self._receive: Callable[[Event], None] | None = None
         self._early: list[Event] = []  # that came before anyone was there to receive them
@@ -341,7 +340,7 @@ class FramedPort(asyncio.Protocol, ABC):
             self._tell(Closed())
         elif loss is not None:
             settle(self._answer, loss)
-            self._tell(Lost(str(loss)))
+            self._tell(Lost(str(loss), self._is_far))
         # The container and its tokenizer, which have this port and are had by it, would stay until
         # a full collection of garbage, which is rare.
         self._receive = None

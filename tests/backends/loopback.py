@@ -33,8 +33,6 @@ def event_of(data: bytes) -> Event:
 class BytesPort:
     """The far end of `port`: what goes there and comes from there is bytes."""
 
-    is_unreached = False
-
     def __init__(self, port: Port) -> None:
         self._port = port
         self.info = msgspec.msgpack.decode(msgspec.msgpack.encode(port.info), type=ModelInfo)

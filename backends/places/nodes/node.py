@@ -252,7 +252,6 @@ class NodePort(FramedPort):
     async def _loss(self) -> LoadFailed | None:
         if self._closing or self._lost:
             return None
-        self.is_unreached = True  # and not just its worker
         return LoadFailed(f"the worker of {self._model} is lost: {self._unreached()}")
 
 

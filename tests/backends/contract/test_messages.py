@@ -165,6 +165,7 @@ def test_any_event_comes_as_it_went(kind: type) -> None:
     values["answer"] = SavedSlot(3, np.frombuffer(b"cells", np.uint8))
     values["question"] = OfferedBytes(3, np.frombuffer(b"\x00\xff", np.uint8))
     values |= {"vectors": (b"\x00\xff", b""), "failure": Failure("InvalidJob", "no", "input")}
+    values["unreached"] = True
     names = [field.name for field in msgspec.structs.fields(kind)]
     event = kind(**{name: values[name] for name in names})
     again = event_of(encode(event))
