@@ -24,10 +24,19 @@ def made_certificate(certificate: str | None, key: str | None) -> Iterator[tuple
     if certificate is not None:
         yield certificate, key
         return
+    if (program := shutil.which("openssl")) is None:
+        raise LoadFailed(
+            "no certificate can be made: give one (--certificate, --key), or install openssl"
+        )
     with TemporaryDirectory(prefix="roundhouse-certificate-") as folder:
-        paths = Path(folder) / "certificate.pem", Path(folder) / "key.pem"
-        _make(*paths)
-        yield str(paths[0]), str(paths[1])
+        certificate, key = f"{folder}/certificate.pem", f"{folder}/key.pem"
+        words = [program, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+        words += ["-nodes", "-keyout", key, "-out", certificate]
+        words += ["-subj", f"/CN={NAME}", "-days", str(DAYS)]
+        made = subprocess.run(words, capture_output=True, check=False)  # noqa: S603 - no shell
+        if made.returncode:
+            raise LoadFailed(f"openssl made no certificate: {made.stderr.decode(errors='replace')}")
+        yield certificate, key
 
 
 def certificate_of(path: str) -> bytes:
@@ -38,16 +47,3 @@ def certificate_of(path: str) -> bytes:
     if begin < 0 or end not in text[begin:]:
         raise ValueError("no certificate in it")
     return ssl.PEM_cert_to_DER_cert(text[begin : text.index(end, begin) + len(end)])
-
-
-def _make(certificate: Path, key: Path) -> None:
-    if (program := shutil.which("openssl")) is None:
-        raise LoadFailed(
-            "no certificate can be made: give one (--certificate, --key), or install openssl"
-        )
-    words = [program, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
-    words += ["-nodes", "-keyout", str(key), "-out", str(certificate)]
-    words += ["-subj", f"/CN={NAME}", "-days", str(DAYS)]
-    made = subprocess.run(words, capture_output=True, check=False)  # noqa: S603 - no shell
-    if made.returncode:
-        raise LoadFailed(f"openssl made no certificate: {made.stderr.decode(errors='replace')}")

@@ -137,16 +137,13 @@ def certificate_fingerprint(certificate: bytes) -> str:
 
 @cache
 def this() -> Peer:
-    """This program."""
-    return Peer(VERSION, messages_digest())
-
-
-def messages_digest() -> bytes:
-    """Differs where a message of another version couldn't be read, or means something else."""
+    """This program. Its digest differs where a message of another version couldn't be read, or
+    means something else.
+    """
     options = (backend.options for backend in BACKENDS.values())
     kinds: tuple[Any, ...] = (WorkerCommand, WorkerEvent, *options)
     schemas, components = msgspec.json.schema_components(
         kinds, schema_hook=lambda _: {"type": "string"}
     )
     text = msgspec.json.encode([schemas, components], order="sorted")
-    return hashlib.sha256(text).digest()[:16]
+    return Peer(VERSION, hashlib.sha256(text).digest()[:16])

@@ -305,7 +305,9 @@ class Place:
 
     def recognise(self, path: str, backend: str | None) -> ModelFiles:
         """The model there. Raises LoadFailed, UnsupportedModel."""
-        return self.catalog.recognise(self._allowed(path), self._known(backend))
+        if backend is not None and backend not in self.catalog:
+            raise BackendMissing(f"there is no engine {backend!r} here")
+        return self.catalog.recognise(self._allowed(path), backend)
 
     def found(
         self, described: ModelFiles, encoded: msgspec.Raw
@@ -341,11 +343,6 @@ class Place:
         path = Path(info.tokenizer_path)
         found = self.catalog[files.backend].files.vocabulary(path)
         return VocabularyFiles(dict(found), None if path.is_dir() else path.name)
-
-    def _known(self, backend: str | None) -> str | None:
-        if backend is not None and backend not in self.catalog:
-            raise BackendMissing(f"there is no engine {backend!r} here")
-        return backend
 
     def _allowed(self, text: str) -> Path:
         path = Path(text).expanduser()
