@@ -16,8 +16,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from config.values import alike
-
 BLOCK = 32  # tokens; a shorter beginning isn't kept, and what begins otherwise is another
 WORD = array("q").itemsize
 PIECE = 4 << 20  # bytes; the gateway's event loop copies one in a millisecond or two
@@ -27,36 +25,46 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 Tier: TypeAlias = Literal["memory", "disk"]
 
 
-class Part(msgspec.Struct, frozen=True, eq=False):
-    """A snapshot: what of the sequence can't be cut, as it was behind `cells` cells."""
-
-    cells: int
-    state: Bytes
-
-
-class Taken(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """A sequence that was taken out. `tokens`: a number for each cell, below 0 for a picture's.
-    `cuts_from`: from so many cells on it can be cut without a snapshot. `seconds`: what computing
-    it again would take.
+class TakenFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a sequence that was taken out besides its tokens and its bytes. `places`:
+    cells before each of its snapshots. `cuts_from`: from so many cells on it can be cut without
+    one. `seconds`: what computing it again would take.
     """
 
     owner: str
-    tokens: Sequence[int]
-    cuts_from: int
-    whole: Bytes
-    parts: tuple[Part, ...] = ()
     conversation: str = ""  # its client's name for it
+    cuts_from: int
+    places: tuple[int, ...] = ()
     seconds: float = 0.0
 
+
+class Taken(TakenFacts, frozen=True, eq=False, kw_only=True):
+    """A sequence that was taken out. `tokens`: a number for each cell, below 0 for a picture's.
+    `buffers`: the whole, and the state of each snapshot: what of the sequence can't be cut, as it
+    was there.
+    """
+
+    tokens: Sequence[int]
+    buffers: tuple[Bytes, ...]
+
     @property
-    def buffers(self) -> tuple[Bytes, ...]:
-        """The whole, and the state of each part."""
-        return self.whole, *(part.state for part in self.parts)
+    def whole(self) -> Bytes:
+        return self.buffers[0]
+
+    @property
+    def parts(self) -> Iterable[tuple[int, Bytes]]:
+        """The snapshots: cells, and the state behind them."""
+        return zip(self.places, self.buffers[1:], strict=True)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Bytes of each buffer."""
+        return tuple(one.nbytes for one in self.buffers)
 
     @property
     def size(self) -> int:
         """Bytes."""
-        return sum(one.nbytes for one in self.buffers)
+        return sum(self.sizes)
 
 
 class SavedSlot(msgspec.Struct, frozen=True, eq=False, tag=True, array_like=True):
@@ -64,25 +72,6 @@ class SavedSlot(msgspec.Struct, frozen=True, eq=False, tag=True, array_like=True
 
     tokens: int
     data: Bytes  # gigabytes, perhaps: written once, and copied by nobody
-
-
-class TakenFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a `Taken` besides its tokens and its bytes. `sizes`: of its buffers;
-    `places`: cells before each part.
-    """
-
-    owner: str
-    conversation: str = ""
-    cuts_from: int
-    sizes: tuple[int, ...]
-    places: tuple[int, ...]
-    seconds: float
-
-    def taken(self, tokens: Sequence[int], buffers: Sequence[Bytes]) -> Taken:
-        """With these."""
-        whole, *states = buffers
-        parts = tuple(Part(*one) for one in zip(self.places, states, strict=True))
-        return alike(Taken, self)(tokens=tokens, whole=whole, parts=parts)
 
 
 class Found(msgspec.Struct, frozen=True, eq=False):

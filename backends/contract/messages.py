@@ -163,23 +163,24 @@ class Keep(PortMessage, frozen=True):
 
 
 class TakenHead(TakenFacts, frozen=True, array_like=True):
-    """A `Taken` without its bytes."""
+    """A `Taken` without its bytes. `sizes`: of its buffers."""
 
     tokens: bytes
+    sizes: tuple[int, ...]
 
     @classmethod
     def of(cls, taken: Taken) -> "TakenHead":
         """What is to be said of it before its bytes come."""
-        return alike(cls, taken)(
-            tokens=packed(taken.tokens),
-            sizes=tuple(one.nbytes for one in taken.buffers),
-            places=tuple(part.cells for part in taken.parts),
-        )
+        return alike(cls, taken)(tokens=packed(taken.tokens))
 
     def empty(self) -> Taken:
-        """With room for the bytes that are to come."""
-        buffers = [np.empty(size, np.uint8) for size in self.sizes]
-        return self.taken(array("q", self.tokens), buffers)
+        """With room for the bytes that are to come. Raises ValueError where it contradicts
+        itself.
+        """
+        if len(self.sizes) != 1 + len(self.places):
+            raise ValueError("a snapshot without its place")
+        buffers = tuple(np.empty(size, np.uint8) for size in self.sizes)
+        return alike(Taken, self)(tokens=array("q", self.tokens), buffers=buffers)
 
 
 class FoundThere(PortMessage, frozen=True):
@@ -320,7 +321,7 @@ class IsWanted(PortMessage, frozen=True):
 
 class Offer(PortMessage, frozen=True):
     """A beginning is about to come, in pieces, by the number of this question. `seconds`: that
-    taking it out took.
+    taking it out took. Not answered: its first piece is.
     """
 
     head: TakenHead

@@ -214,9 +214,8 @@ class BeginningsAfar:
             self._leaving.remove(taken)
 
     def _offer(self, taken: Taken, seconds: float) -> None:
-        number, answer = self._ask(Offer(TakenHead.of(taken), seconds))
-        if not isinstance(answer.result(self._lost), Welcome):
-            return
+        number = next(self._numbers)
+        self._tell(KeptAsked(number, Offer(TakenHead.of(taken), seconds)))
         for piece in pieces(taken.buffers):
             if not isinstance(self._answer(OfferedBytes(number, piece)), Welcome):
                 return

@@ -18,7 +18,6 @@ from backends.contract.beginnings import (
     Found,
     NothingKept,
     Pace,
-    Part,
     Taken,
     common_length,
 )
@@ -371,8 +370,8 @@ class Sequences(ABC, Generic[S]):
             owner=slot.owner,
             tokens=tuple(slot.tokens),
             cuts_from=cuts_from,
-            whole=cells,
-            parts=tuple(Part(one.cells, part(one.state)) for one in slot.snapshots),
+            buffers=(cells, *(part(one.state) for one in slot.snapshots)),
+            places=tuple(one.cells for one in slot.snapshots),
             conversation=slot.conversation,
             seconds=len(slot.tokens) / rate,
         )

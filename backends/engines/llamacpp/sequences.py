@@ -178,8 +178,11 @@ class LlamaSequences(Sequences[LlamaJob]):
             return 0
         found = restoring.found
         slot.tokens = list(found.taken.tokens)
-        parts = [part for part in found.taken.parts if part.cells <= found.start]
-        snapshots = [Snapshot(part.cells, part.state, part.state.nbytes) for part in parts]
+        snapshots = [
+            Snapshot(cells, state, state.nbytes)
+            for cells, state in found.taken.parts
+            if cells <= found.start
+        ]
         self._snapshots.adopt(slot, snapshots)
         return self._kept(slot, running, found.start)
 

@@ -413,9 +413,9 @@ class Batching(Sequences[BatchRow]):
             self._forward.run(slot.index, [(running.tokens[0],)], [0])
         states = self._grid.states(slot.index)
         snapshots = [
-            Snapshot(part.cells, state, part.state.nbytes)
-            for part in taken.parts
-            if part.cells <= first and (state := from_bytes(part.state, states))
+            Snapshot(cells, state, data.nbytes)
+            for cells, data in taken.parts
+            if cells <= first and (state := from_bytes(data, states))
         ]
         goes_back = self._grid.keeps_states and first < len(taken.tokens)
         if goes_back and (not snapshots or snapshots[-1].cells != first):

@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import msgspec
-import numpy as np
 import structlog
 from msgspec.structs import replace
 
@@ -102,7 +101,7 @@ class BeginningsDesk:
             case IsWanted(owner, tokens, size, seconds):
                 return _yes(self._beginnings.wants(owner, array("q", tokens), size, seconds))
             case Offer(head, seconds):
-                return self._open(number, head, seconds)
+                self._open(number, head, seconds)
             case OfferedBytes(offer, data):
                 return _yes(self._put(offer, data))
             case FoundUsed(found, count, seconds):
@@ -114,22 +113,20 @@ class BeginningsDesk:
     def _find(self, number: int, owner: str, tokens: bytes, than: int) -> KeptAnswer:
         match self._beginnings.longest(owner, array("q", tokens), than):
             case Found(taken=taken) as found:
-                bare = replace(taken, whole=np.empty(0, np.uint8), parts=())
+                bare = replace(taken, buffers=(), places=())
                 self._found[number] = replace(found, taken=bare), deque(pieces(taken.buffers))
                 return FoundThere(found.start, found.tier, TakenHead.of(taken))
             case Coming():
                 return ComingThere()
         return NothingThere()
 
-    def _open(self, number: int, head: TakenHead, seconds: float) -> KeptAnswer:
+    def _open(self, number: int, head: TakenHead, seconds: float) -> None:
         """One at a time: an earlier one was given up."""
         self._offer, began = None, time.perf_counter() - seconds
         tokens, size = array("q", head.tokens), sum(head.sizes)
-        if not self._beginnings.wants(head.owner, tokens, size, head.seconds):
-            return NothingThere()
-        taken = head.empty()
-        self._offer = Arriving(number, taken, deque(pieces(taken.buffers)), began)
-        return Welcome()
+        if self._beginnings.wants(head.owner, tokens, size, head.seconds):
+            taken = head.empty()
+            self._offer = Arriving(number, taken, deque(pieces(taken.buffers)), began)
 
     def _put(self, number: int, data: Bytes) -> bool:
         offer = self._offer

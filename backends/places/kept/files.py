@@ -30,6 +30,7 @@ import structlog
 
 from backends.contract.beginnings import PIECE, WORD, Bytes, Taken, TakenFacts, packed, pieces
 from backends.machine.paths import UNFINISHED, replacing
+from config.values import alike
 
 log = structlog.get_logger(__name__)
 
@@ -45,10 +46,11 @@ ABANDONED = 3_600.0  # seconds after which a file that nobody finished is remove
 
 
 class Head(TakenFacts, frozen=True, kw_only=True):
-    """What is known of an entry without its bytes. `made`: Unix time. `sealed`: how it is
-    encrypted; "": it isn't.
+    """What is known of an entry without its bytes. `sizes`: of its buffers. `made`: Unix time.
+    `sealed`: how it is encrypted; "": it isn't.
     """
 
+    sizes: tuple[int, ...]
     identity: str
     model: str
     cells: int
@@ -128,8 +130,8 @@ def _check_name(path: Path, head: Head, tokens: bytes) -> None:
         raise Unusable("it is another conversation's")
 
 
-def write(path: Path, head: Head, taken: Taken, seal: Seal | None = None) -> Head:
-    """The head as it stands in the file. Raises OSError; leaves nothing behind then."""
+def write(path: Path, head: Head, taken: Taken, seal: Seal | None = None) -> None:
+    """Raises OSError; leaves nothing behind then."""
     if seal is not None:
         head = msgspec.structs.replace(head, sealed=seal.name, nonce=seal.nonce())
     data = msgspec.msgpack.encode(head)
@@ -144,7 +146,6 @@ def write(path: Path, head: Head, taken: Taken, seal: Seal | None = None) -> Hea
             digest.update(piece)
             file.write(piece)
         file.write(digest.digest())
-    return head
 
 
 def read(path: Path, seal: Seal | None = None) -> tuple[Head, Taken]:
@@ -157,7 +158,8 @@ def read(path: Path, seal: Seal | None = None) -> tuple[Head, Taken]:
             digest.update(_fill(file, room, number, head, data, seal))
         if file.read(DIGEST) != digest.digest():
             raise Unusable("its digest is another")
-    return head, head.taken(array("q", tokens.tobytes()), buffers)
+    taken = alike(Taken, head)(tokens=array("q", tokens.tobytes()), buffers=tuple(buffers))
+    return head, taken
 
 
 def peek(path: Path, seal: Seal | None = None) -> tuple[Head, bytes]:

@@ -177,7 +177,6 @@ class KeptStore:
             number=0,
             origin=origin,
             tokens=packed(taken.tokens),
-            places=tuple(part.cells for part in taken.parts),
             made=now,
             used=now,
             model=model,
@@ -367,7 +366,7 @@ def _head(entry: Entry, taken: Taken) -> Head:
     return alike(Head, entry)(
         identity=entry.origin.identity,
         owner=entry.origin.owner,
-        sizes=tuple(one.nbytes for one in taken.buffers),
+        sizes=taken.sizes,
     )
 
 

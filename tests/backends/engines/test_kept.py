@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+import msgspec
 import numpy as np
 
 from backends.contract.beginnings import (
@@ -15,7 +16,6 @@ from backends.contract.beginnings import (
     Coming,
     Found,
     NothingKept,
-    Part,
     Taken,
     pieces,
 )
@@ -24,7 +24,9 @@ from backends.contract.messages import (
     KeptAsked,
     KeptBytes,
     NothingThere,
+    Offer,
     OfferedBytes,
+    TakenHead,
 )
 from backends.engines.kept import BeginningsAfar
 from backends.places.kept.desk import BeginningsDesk
@@ -41,11 +43,12 @@ def taken(seed: int = 1, owner: str = "somebody") -> Taken:
         owner=owner,
         tokens=tuple(int(one) for one in dice.integers(1, 999, 200)),
         cuts_from=150,
-        whole=dice.integers(0, 256, SIZE, np.uint8),
-        parts=(
-            Part(50, dice.integers(0, 256, PIECE, np.uint8)),
-            Part(70, np.empty(0, np.uint8)),
+        buffers=(
+            dice.integers(0, 256, SIZE, np.uint8),
+            dice.integers(0, 256, PIECE, np.uint8),
+            np.empty(0, np.uint8),
         ),
+        places=(50, 70),
         conversation="railway",
         seconds=500.0,
     )
@@ -78,8 +81,8 @@ def test_what_is_kept_comes_back_byte_for_byte() -> None:
         assert found is not None
         assert (found.start, found.tier) == (len(one.tokens), "memory")
         assert (found.taken.whole == one.whole).all()
-        assert [(part.cells, part.state.tobytes()) for part in found.taken.parts] == [
-            (part.cells, part.state.tobytes()) for part in one.parts
+        assert [(cells, state.tobytes()) for cells, state in found.taken.parts] == [
+            (cells, state.tobytes()) for cells, state in one.parts
         ]
         assert found.taken.conversation == "railway"
         beginnings.put_back(found, 200, 0.01)
@@ -163,6 +166,17 @@ def test_pieces_of_an_offer_that_is_not_there_are_refused() -> None:
     desk.ask(KeptAsked(1, OfferedBytes(7, np.zeros(3, np.uint8))))
     desk._thread.shutdown()  # noqa: SLF001 - when all is answered
     assert answers == [KeptAnswered(1, NothingThere())]
+
+
+def test_an_offer_that_contradicts_itself_is_refused() -> None:
+    with store() as kept:
+        answers: list[KeptAnswered] = []
+        desk = BeginningsDesk(kept.beginnings("engine", "model"), answers.append)
+        head = msgspec.structs.replace(TakenHead.of(taken()), places=(50,))
+        desk.ask(KeptAsked(1, Offer(head, 0.01)))
+        desk.ask(KeptAsked(2, OfferedBytes(1, np.zeros(PIECE, np.uint8))))
+        desk._thread.shutdown()  # noqa: SLF001 - when all is answered
+        assert answers[-1] == KeptAnswered(2, NothingThere())
 
 
 def test_where_nobody_answers_prompts_are_computed() -> None:

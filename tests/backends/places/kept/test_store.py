@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from backends.contract.beginnings import SOON, Coming, Found, Part, Taken
+from backends.contract.beginnings import SOON, Coming, Found, Taken
 from backends.places.kept.files import Folder
 from backends.places.kept.store import MOST_PINNED, KeptStore
 from tests.hang import HANG
@@ -54,8 +54,8 @@ def made(seed: int, version: int = 0) -> Taken:
         owner="somebody",
         tokens=tokens,
         cuts_from=len(tokens),
-        whole=bytes_of(tokens, 100_000),
-        parts=(Part(len(tokens) // 2, bytes_of(tokens, 999)),),
+        buffers=(bytes_of(tokens, 100_000), bytes_of(tokens, 999)),
+        places=(len(tokens) // 2,),
         seconds=50.0,
     )
 
@@ -97,7 +97,7 @@ def put_back(store: KeptStore, seed: int) -> bool:
     tokens = list(answer.taken.tokens)
     assert tokens == tokens_of(seed, 6)[: len(tokens)]
     assert np.array_equal(answer.taken.whole, bytes_of(tokens, 100_000))
-    assert np.array_equal(answer.taken.parts[0].state, bytes_of(tokens, 999))
+    assert np.array_equal(answer.taken.buffers[1], bytes_of(tokens, 999))
     return True
 
 
