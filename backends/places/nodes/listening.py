@@ -65,7 +65,6 @@ from backends.places.nodes.handshake import (
     OtherVersion,
     certificate_fingerprint,
 )
-from backends.places.nodes.lines import keep_alive
 from backends.places.worker import WorkerPort, Workers, ended_unless_whole
 from config.engines import EngineOptions
 from config.nodes import joined
@@ -138,7 +137,6 @@ class Session(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(LONGEST_QUEUE)
-        keep_alive(transport)
         self._handshake.begin(self._place.certificate)
 
     def data_received(self, data: bytes) -> None:
@@ -448,6 +446,7 @@ def _bound(host: str, port: int) -> socket.socket:
     )[0]
     bound = socket.create_server(cast(Any, address), family=family, backlog=STRANGERS)
     bound.settimeout(0)
+    bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # connections have it, too
     return bound
 
 

@@ -52,7 +52,7 @@ from backends.machine.paths import within
 from backends.places.container import PortContainer
 from backends.places.encoder_container import PortEncoder, over
 from backends.places.nodes.handshake import Handshake, HandshakeFailed, certificate_fingerprint
-from backends.places.nodes.lines import acknowledged, keep_alive, unacknowledged
+from backends.places.nodes.lines import progress_of
 from backends.places.worker import GOODBYE, Answer, FramedPort, ended_unless_whole
 from config.engines import EngineOptions
 from config.nodes import NodeConfig, split
@@ -170,7 +170,6 @@ class NodePort(FramedPort):
         self._abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        keep_alive(transport)
         certificate = _certificate(transport)
         pinned = self._node.fingerprint
         if pinned is not None and (
@@ -244,10 +243,7 @@ class NodePort(FramedPort):
         """How many bytes it has taken of what is under way: a slow network is none that is gone.
         Where nothing is, a node's system takes heartbeats for it, whatever became of the node.
         """
-        if self._transport is None:
-            return None
-        waiting = self._transport.get_write_buffer_size() + unacknowledged(self._transport)
-        return acknowledged(self._transport) if waiting else None
+        return self._transport and progress_of(self._transport)
 
     async def _loss(self) -> LoadFailed | None:
         if self._closing or self._lost:
