@@ -213,23 +213,20 @@ class Frames:
 
     def feed(self, data: bytes) -> list[Any]:
         """The messages that are whole now. Raises ValueError for bytes that are no frames."""
-        source: bytes | bytearray = data
-        if self._rest:
-            self._rest += data
-            source = self._rest
-        whole, view = 0, memoryview(source)
+        self._rest += data
+        whole, view = 0, memoryview(self._rest)
         messages = []
-        while len(source) - whole >= HEADER.size:
-            (length,) = HEADER.unpack_from(source, whole)
+        while len(view) - whole >= HEADER.size:
+            (length,) = HEADER.unpack_from(view, whole)
             end = whole + HEADER.size + length
             if length > self.most:
                 raise ValueError(f"a frame of {length:,} bytes, {self.most:,} at most")
-            if end > len(source):
+            if end > len(view):
                 break
             messages.append(self._message(view[whole + HEADER.size : end]))
             whole = end
-        if source is data or whole:  # else more of one long frame has come
-            self._rest = bytearray(view[whole:])
+        if whole:  # else more of one long frame has come
+            self._rest = self._rest[whole:]  # another: parts of messages may be views
         return messages
 
     def _message(self, payload: memoryview) -> Any:

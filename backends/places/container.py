@@ -156,8 +156,7 @@ class Mailbox:
         if self._closed:
             raise StopAsyncIteration
         while not self._pieces and self._last is None and not self._before:
-            self._reader = self._loop.create_future()
-            await self._reader
+            await self._news()
         if self._before:
             return self._before.popleft()
         if self._pieces:
