@@ -61,6 +61,7 @@ class Entry(msgspec.Struct, eq=False, kw_only=True):
     on_disk: bool = False
     is_moving: bool = False  # a file of it is being read or written
     is_leaving: bool = False  # out of memory, once it is written
+    is_read: bool = False  # from disk, and not gone on from since
 
     @property
     def cells(self) -> int:
@@ -280,7 +281,7 @@ class Shelf:
         """Its bytes are in memory."""
         if (entry := self.entries.get(number)) is None:
             return [Release(number)]
-        entry.is_moving, entry.in_memory = False, True
+        entry.is_moving, entry.in_memory, entry.is_read = False, True, True
         return self.allow(now, self.memory)  # which may have become less meanwhile
 
     def written(self, now: float, number: int) -> list[Order]:
@@ -312,7 +313,7 @@ class Shelf:
     def used(self, now: float, number: int) -> None:
         """A prompt went on from it."""
         if (entry := self.entries.get(number)) is not None:
-            entry.uses, entry.used = entry.uses + 1, now
+            entry.uses, entry.used, entry.is_read = entry.uses + 1, now, False
 
     def pin(self, number: int, *, pinned: bool) -> bool:
         """Nothing else pushes it out, while models leave memory; or something may, again. False:

@@ -88,7 +88,6 @@ class KeptStore:
         self._pinned = Latest[tuple[str, str], None](MOST_PINNED)  # owners, their conversations
         self._hits: dict[Tier, int] = {"memory": 0, "disk": 0}
         self._tokens: dict[Tier, int] = {"memory": 0, "disk": 0}
-        self._from_disk: set[int] = set()  # came from there, and were not put back yet
         self._saved = 0.0
         self._taken = 0
         self._closed = threading.Event()
@@ -127,9 +126,6 @@ class KeptStore:
         self.flush()
         self._writer.shutdown()
         self._reader.shutdown()
-        with self._lock:
-            self._bytes.clear()
-            self._shelf.allow(self._now(), 0)
 
     def _run(self) -> None:
         while not self._closed.wait(TICK):
@@ -149,7 +145,7 @@ class KeptStore:
             entry, start = found
             self._carry_out(self._shelf.wanted(self._now(), entry.number))
             if entry.in_memory:
-                tier: Tier = "disk" if entry.number in self._from_disk else "memory"
+                tier: Tier = "disk" if entry.is_read else "memory"
                 return Found(entry.number, self._bytes[entry.number], start, tier)
             return Coming() if entry.is_moving else None
 
@@ -163,7 +159,6 @@ class KeptStore:
             self._hits[found.tier] += 1
             self._tokens[found.tier] += tokens
             self._saved += max(0.0, taken.seconds * tokens / len(taken.tokens) - seconds)
-            self._from_disk.discard(found.number)
 
     def wants(self, origin: Origin, tokens: Sequence[int], size: int, seconds: float) -> bool:
         """See `Beginnings.wants`."""
@@ -269,7 +264,6 @@ class KeptStore:
             match order:
                 case Release(number):
                     self._bytes.pop(number, None)
-                    self._from_disk.discard(number)
                 case Delete(number):
                     path = self._paths.pop(number, None)
                     if path is not None and self._folder is not None:
@@ -323,7 +317,6 @@ class KeptStore:
         with self._lock:
             self._shelf.rates.read(taken.size, time.perf_counter() - began)
             self._bytes[number] = taken
-            self._from_disk.add(number)
             self._carry_out(self._shelf.came(self._now(), number))
 
 
