@@ -103,43 +103,33 @@ class Coming(msgspec.Struct, frozen=True):
 
 
 class Beginnings(Protocol):
-    """The store, as the engine of one model sees it. Called by the engine's thread."""
+    """The store, as the engine of one model sees it. Called by the engine's thread. The answers
+    here are those of one that keeps nothing.
+    """
 
     def longest(self, owner: str, tokens: Sequence[int], than: int) -> Found | Coming | None:
         """The beginning of `tokens` that leaves the least of them to compute, if it leaves less
         than `than` cells do, by more than it takes to put it back.
         """
-        ...
+        return None
 
     def put_back(self, found: Found, tokens: int, seconds: float) -> None:
         """It was, in `seconds`, and `tokens` of a prompt needn't be computed."""
-        ...
+        return
 
     def wants(self, owner: str, tokens: Sequence[int], size: int, seconds: float) -> bool:
         """Whether a sequence is worth being taken out: it has `size` bytes, and computing it again
         would take `seconds`.
         """
-        ...
-
-    def keep(self, taken: Taken, seconds: float) -> None:
-        """It was taken out, in `seconds`."""
-        ...
-
-
-class NothingKept:
-    """Keeps nothing. See `Beginnings`."""
-
-    def longest(self, owner: str, tokens: Sequence[int], than: int) -> None:
-        return None
-
-    def put_back(self, found: Found, tokens: int, seconds: float) -> None:
-        pass
-
-    def wants(self, owner: str, tokens: Sequence[int], size: int, seconds: float) -> bool:
         return False
 
     def keep(self, taken: Taken, seconds: float) -> None:
-        pass
+        """It was taken out, in `seconds`."""
+        return
+
+
+class NothingKept(Beginnings):
+    """Where there is no store."""
 
 
 @runtime_checkable

@@ -118,8 +118,6 @@ class BeginningsAfar:
 
     def wants(self, owner: str, tokens: Sequence[int], size: int, seconds: float) -> bool:
         """See `Beginnings.wants`. Not while so many leave that others would wait for memory."""
-        if len(tokens) < BLOCK:
-            return False
         if (unsent := self._unsent) and unsent + size > UNSENT and not self._closing:
             return False
         question = IsWanted(owner, packed(tokens), size, seconds)
