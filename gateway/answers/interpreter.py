@@ -392,7 +392,7 @@ def as_configured(request: ChatRequest, entry: ModelEntry) -> ChatRequest:
 
 
 class Interpreters:
-    """One for each template and tokenizer; the `MOST_INTERPRETERS` last made are kept."""
+    """One for each template and tokenizer; the `MOST_INTERPRETERS` last used are kept."""
 
     def __init__(self, templates: Templates) -> None:
         self._templates = templates
@@ -411,7 +411,7 @@ class Interpreters:
         found = self._known.get(key)
         if found is None:
             found = await to_thread.run_sync(interpret, info, entry, source, request.format)
-            self._known[key] = found
+        self._known[key] = found  # used last, so forgotten last
         return found
 
 

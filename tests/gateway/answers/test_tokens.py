@@ -155,3 +155,7 @@ async def test_interpreters_are_bounded(tmp_path: Path) -> None:
     template = f"{MOST_INTERPRETERS + 4}{{{{ messages[0].content }}}}"
     again = await known.of(loaded(template), entry(), asked)
     assert again is last
+    oldest = "5{{ messages[0].content }}"
+    used = await known.of(loaded(oldest), entry(), asked)
+    await known.of(loaded("another"), entry(), asked)
+    assert await known.of(loaded(oldest), entry(), asked) is used, "it was used meanwhile"
