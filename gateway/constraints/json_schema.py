@@ -222,12 +222,14 @@ def relaxed(schema: Schema, field: str, allowance: CompileBudget) -> CarriedSche
 
     Raises InvalidRequest where it allows nothing, or takes too long.
     """
-    notes, carried = list(schema.notes), schema.carried
+    carried = schema.carried
     if isinstance(carried, bool):
         raise InvalidRequest.at(field, "no JSON satisfies it.")
     if not without_endless(carried, allowance, field):
         raise InvalidRequest.at(field, "no JSON that has an end satisfies it.")
     bounded(carried, field)
+    left = set(map(id, everywhere(carried)))
+    notes = [note for node, note in schema.notes if id(node) in left]
     notes += _narrowed(schema, carried)
     names = (name for node in everywhere(carried) for name in node.get("properties", ()))
     # The grammar engine writes a name as it stands, but lets no string hold that unescaped.

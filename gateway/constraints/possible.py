@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from backends.contract.grammar_limits import ROW_ITEMS
-from gateway.constraints.effort import every, everywhere, referred
+from gateway.constraints.effort import every, everywhere, names_in, referred
 from gateway.constraints.grammars import CompileBudget
 from gateway.constraints.keywords import with_parts
 
@@ -19,7 +19,8 @@ WIDEST = ROW_ITEMS // 4 - 10  # optional properties, or values to choose from, a
 
 def without_endless(carried: dict[str, Any], budget: CompileBudget, field: str) -> bool:
     """`False` takes the place of each part of `carried` that nothing satisfies, so that it is left
-    out where it may be. Whether something satisfies the whole.
+    out where it may be, and with it the definitions that nothing else refers to. Whether something
+    satisfies the whole.
     """
     definitions: dict[str, Any] = carried.get("$defs", {})
     ends: set[str] = set()
@@ -30,11 +31,23 @@ def without_endless(carried: dict[str, Any], budget: CompileBudget, field: str) 
         for name in reversed(definitions):  # mostly they refer to those behind them
             if name not in ends and _ends(definitions[name], ends):
                 ends.add(name)
-    if len(ends) < len(definitions) or not _ends(carried, ends):
+    if not _ends(carried, ends):
+        return False
+    if len(ends) < len(definitions):
         for node in everywhere(carried):
             _prune(node, ends)
-        definitions.update(dict.fromkeys(definitions.keys() - ends, False))
-    return _ends(carried, ends)
+        for name in definitions.keys() - _reached(carried, definitions):
+            del definitions[name]
+    return True
+
+
+def _reached(carried: dict[str, Any], definitions: Mapping[str, Any]) -> set[str]:
+    reached, waiting = set[str](), [carried]
+    while waiting:
+        named = names_in(waiting.pop()) - reached
+        reached |= named
+        waiting += (definitions[name] for name in named)
+    return reached
 
 
 def _ends(node: Any, ends: set[str]) -> bool:

@@ -168,13 +168,13 @@ class NodeOrigin(msgspec.Struct, frozen=True):
 
 
 class Schema(msgspec.Struct, frozen=True):
-    """What was read. `notes`: what the grammar doesn't carry; `origins`: by the `id` of a node of
-    `carried`.
+    """What was read. `notes`: what the grammar doesn't carry, each with its node of `carried`;
+    `origins`: by the `id` of such a node.
     """
 
     check: dict[str, Any] | bool
     carried: dict[str, Any] | bool
-    notes: list[Relaxation]
+    notes: list[tuple[Node, Relaxation]]
     origins: dict[int, NodeOrigin]
 
 
@@ -200,7 +200,9 @@ def _whole(parts: dict[str, Any]) -> Any:
 
 
 class _DocumentReader:
-    """Reads one document for the check. `places`: of each node that was read, by its `id`."""
+    """Reads one document for the check. `places`: of each node that was read, by its `id`, with the
+    keywords that its draft doesn't know yet.
+    """
 
     def __init__(self, document: Any, field: str) -> None:
         self.document = document
@@ -209,8 +211,7 @@ class _DocumentReader:
         self.references = References(document, self.draft, field)
         self.definitions: dict[int, str] = {}  # of the node a reference leads to
         self.waiting: list[tuple[str, Any]] = [(ROOT, document)]
-        self.places: dict[int, str] = {}
-        self.notes: list[Relaxation] = []
+        self.places: dict[int, tuple[str, list[str]]] = {}
         self.data = 0  # values inside lists and objects of `enum` and `const`
         self.node: Any = document  # the innermost that the client wrote
 
@@ -229,19 +230,13 @@ class _DocumentReader:
         if not isinstance(node, dict):
             self.wrong(f'{f""""{key}": """ if key else ""}a schema is an object, true or false')
         around, self.node = self.node, node if id(node) in self.references.parts else self.node
-        place = self.references.place(self.node)
-        known = modern(self._known(node, place), self.draft).items()
+        place, new = self.references.place(self.node), too_new(node, self.draft)
+        old = {word: value for word, value in node.items() if word not in new}
+        known = modern(old, self.draft).items()
         check = {word: self._value(word, value) for word, value in known if word in KEYWORDS}
-        self.places[id(check)] = place
+        self.places[id(check)] = place, new
         self.node = around
         return check
-
-    def _known(self, node: Node, place: str) -> Node:
-        """Without the keywords that its draft doesn't know yet."""
-        new = too_new(node, self.draft)
-        became = f"nothing, as draft {self.draft} has it"
-        self.notes += [Relaxation(place, key, became, checked=False) for key in new]
-        return {key: value for key, value in node.items() if key not in new} if new else node
 
     def _value(self, key: str, value: Any) -> Any:
         holds = KEYWORDS[key].holds
@@ -284,8 +279,9 @@ class _Carrying:
 
     def __init__(self, reading: _DocumentReader) -> None:
         self.checked = reading.all()
-        self.notes = reading.notes
+        self.notes: list[tuple[Node, Relaxation]] = []
         self._places = reading.places
+        self._unknown = f"nothing, as draft {reading.draft} has it"
         self.origins: dict[int, NodeOrigin] = {}
         self._waiting = [ROOT]
         self._multiples: set[int] = set()
@@ -303,15 +299,17 @@ class _Carrying:
         if isinstance(check, bool):
             return check
         carried: dict[str, Any] = {}
-        place = self._places[id(check)]
+        place, new = self._places[id(check)]
         self.origins[id(carried)] = NodeOrigin(place, check, plain)
+        unknown = (Relaxation(place, key, self._unknown, checked=False) for key in new)
+        self.notes += [(carried, each) for each in unknown]
         for key, value in check.items():
             row = KEYWORDS[key]
             if row.grammar == "carried" and self._fits(key, check):
                 part = partial(self._carried, plain=plain and key != "oneOf")
                 carried[key] = with_parts(key, value, part)
             elif row.became and not (row.holds == "flag" and value is False):
-                self.notes.append(relaxation(place, key))
+                self.notes.append((carried, relaxation(place, key)))
         if (name := referred(check)) is not None:
             self._waiting.append(name)
         _in_order(carried)

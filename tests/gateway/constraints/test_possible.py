@@ -15,7 +15,8 @@ from gateway.terms.errors import InvalidRequest
 
 SELF = {"$ref": "#/$defs/a"}
 LISTS = {"type": "array", "minItems": 1, "items": SELF}
-NODE = {"type": "object", "properties": {"next": SELF}, "required": ["next"]}
+NODE: dict[str, Any] = {"type": "object", "properties": {"next": SELF}, "required": ["next"]}
+NULL = {"type": "null"}
 
 
 def of(schema: Any, *, strict: bool = False) -> ShapeGrammar:
@@ -77,6 +78,26 @@ def test_a_schema_that_has_no_end_is_refused_by_its_field(schema: Any) -> None:
 )
 def test_a_part_that_has_no_end_is_left_out(schema: Any) -> None:
     texts(of(schema))
+
+
+DRAFT_7 = {"$schema": "http://json-schema.org/draft-07/schema#"}
+UNIQUE = {"type": "array", "uniqueItems": True}
+APART: list[Any] = [
+    # Nothing that has an end satisfies what it, or what refers to it, stands in.
+    {"anyOf": [NULL, {**NODE, "properties": {**NODE["properties"], "other": UNIQUE}}]},
+    {"anyOf": [NULL, SELF], "$defs": {"a": {"allOf": [NODE, UNIQUE]}}},
+    {
+        "anyOf": [NULL, SELF],
+        "$defs": {"a": {"allOf": [NODE, {"items": {"$ref": "#/$defs/b"}}]}, "b": UNIQUE},
+    },
+    # `then` says nothing without `if`.
+    {**DRAFT_7, "type": "null", "then": SELF, "$defs": {"a": {"dependentRequired": {"a": ["b"]}}}},
+]
+
+
+@pytest.mark.parametrize("schema", APART)
+def test_what_is_left_out_is_no_reason_to_refuse_a_strict_schema(schema: Any) -> None:
+    assert of({"$defs": {"a": NODE}, **schema}, strict=True).relaxed == ()
 
 
 @pytest.mark.parametrize("count", [450, 500, 1000])
