@@ -24,7 +24,7 @@ from gateway.dialects.anthropic.tools import (
     read_choice,
     read_tools,
 )
-from gateway.dialects.fields import Fields, fields_of, json_object
+from gateway.dialects.fields import Fields, read_fields
 from gateway.dialects.parameters import AnswerWire, read_answering
 from gateway.dialects.parts import IMAGE_SCHEMES
 from gateway.terms.errors import ThreadNotHeld
@@ -317,9 +317,6 @@ HARMLESS = {
 }
 
 
-NAMES = {"stop_sequences": "stop"}  # to ours
-
-
 class MessagesExchange(msgspec.Struct, frozen=True, kw_only=True):
     """A request, and the form of its answer."""
 
@@ -329,7 +326,7 @@ class MessagesExchange(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_messages(body: bytes) -> MessagesExchange:
     """What the body means. Raises InvalidRequest, which names the field."""
-    fields, history = _readable(fields_of(json_object(body), names=NAMES))
+    fields, history = _readable(_with_stop(read_fields(body)))
     wire = fields.read(MessagesWire)
     if wire.thread is not None and wire.thread.type == "continue":
         message = "No conversations are held here; send all messages of this one."
@@ -363,6 +360,19 @@ def read_messages(body: bytes) -> MessagesExchange:
         ),
         managed=edit.managed,
     )
+
+
+def _with_stop(fields: Fields) -> Fields:
+    """Anthropic's own stop strings count where others stand beside them, which may be a text."""
+    own, values, spelled = "stop_sequences", dict(fields.values), dict(fields.spelled)
+    if own in values:
+        others, values["stop"] = values.get("stop"), values.pop(own)
+        name, spelled["stop"] = spelled.get("stop", "stop"), own
+        if others is not None:
+            values[own], spelled[own] = others, name  # so that they are named as not applied
+    elif isinstance(text := values.get("stop"), str):
+        values["stop"] = [text]
+    return msgspec.structs.replace(fields, values=values, spelled=spelled)
 
 
 def _readable(fields: Fields) -> tuple[Fields, History]:
