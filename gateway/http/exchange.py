@@ -115,12 +115,11 @@ class Exchange(msgspec.Struct, Generic[Generated], frozen=True):
     loading: LoadingText | None = None  # what a stream says while its model is waited for
     headers: Mapping[str, str] = {}
     keep: Callable[[], Awaitable[None]] | None = None  # before the end is sent
-    always_streams: bool = False  # also where its request doesn't ask for that
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises GatewayError as long as nothing has been sent."""
         async with while_connected(receive):
-            if not (self.always_streams or self.asking.call.request.answering.streamed):
+            if not self.asking.call.request.answering.streamed:
                 body = await self._whole(scope)
                 await body(scope, receive, send)
                 return

@@ -183,7 +183,9 @@ class Making:
         in_background: bool,
         framing: Framing = SSE,
     ) -> Exchange[ChatRequest]:
-        """As an answer to one client; in the background as a stream for any reader."""
+        """As an answer to one client; in the background, where `call` asks for a stream, for any
+        reader.
+        """
         return Exchange(
             self.services.asking_by(call, "responses", record),
             self._opened,
@@ -191,7 +193,6 @@ class Making:
             self.reply.failed,
             framing=BARE if in_background else framing,
             keep=None if in_background else self.keep,
-            always_streams=in_background,
         )
 
     @asynccontextmanager

@@ -104,6 +104,9 @@ async def _in_background(
     run = BackgroundAnswer(making.access.owner, reply.id, reply.document)
     run.take(reply.queued())
     document = reply.document()
+    streamed = call.request.answering.streamed
+    answering = replace(call.request.answering, streamed=True)
+    call = call.of(replace(call.request, answering=answering))  # its events are there as they come
     exchange = making.to_client(call, record, in_background=True)
 
     async def work() -> None:
@@ -116,7 +119,7 @@ async def _in_background(
                 reply.cancelled()  # whoever reads its events sees them end
             with anyio.move_on_after(KEEPING, shield=True):
                 try:
-                    await making.keep(run.sent() if call.request.answering.streamed else b"")
+                    await making.keep(run.sent() if streamed else b"")
                 except GatewayError as error:  # a later reader gets what was stored before
                     client_error(error)
         finally:
@@ -126,7 +129,6 @@ async def _in_background(
         await making.keep(running=True)
         mine = request_holds.moved()
         services.background.begin(run, work)
-    streamed = call.request.answering.streamed
     return _following(services, run, 0) if streamed else Plain(document)
 
 

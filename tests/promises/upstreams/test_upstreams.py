@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import httpx
 import msgspec
 import openai
 import pytest
@@ -398,6 +399,24 @@ async def test_an_answer_that_was_cut_or_calls_is_not_checked(tmp_path: Path) ->
     got = await answer(tmp_path, streams(*cut_short), response_format=SHAPES["schema"])
 
     assert "schema_fault" not in got.json()["choices"][0]
+
+
+async def _until(got: httpx.Response, end: str) -> AsyncIterator[str]:
+    async for line in got.aiter_lines():
+        yield line
+        if end in line:
+            return
+
+
+async def test_the_events_of_one_in_the_background_are_there_as_they_come(tmp_path: Path) -> None:
+    asked = {"model": "far", "input": "Hi", "background": True}
+    async with far(then_silent(chunk({"content": "x"}))) as one, relaying(tmp_path, one) as running:
+        made = (await running.client.post("/v1/responses", json=asked)).json()
+        path = f"/v1/responses/{made['id']}?stream=true&starting_after=0"
+        async with asyncio.timeout(HANG), running.client.stream("GET", path) as got:
+            seen = [line async for line in _until(got, '"delta":"x"')]
+        assert "output_text.delta" in seen[-1]
+        await running.client.post(f"/v1/responses/{made['id']}/cancel")
 
 
 # ------------------------------------------------------------------------------------- honest ends
