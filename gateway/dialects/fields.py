@@ -233,7 +233,6 @@ def names_of(*known: Known) -> frozenset[str]:
     return frozenset().union(*names)
 
 
-EXACT = 2**53  # as floats all integers below it are
 MAX_DEPTH = 100  # of lists and objects in each other
 TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep."
 _NAMED_LEVELS = 6  # messages[0].tool_calls[0].function.arguments
@@ -484,7 +483,7 @@ def _asks(value: Any) -> bool:
 def _with_integers(value: Any) -> Any:
     """`value` with integral floats as ints, which are taken for floats too."""
     match value:
-        case float() if value.is_integer() and abs(value) < EXACT:
+        case float() if value.is_integer():
             return int(value)
         case list():
             return [*map(_with_integers, value)]
