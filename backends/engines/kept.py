@@ -44,6 +44,9 @@ from backends.contract.messages import (
 log = structlog.get_logger(__name__)
 
 AT_ONCE = 0.005  # seconds that an engine's thread waits for what is mostly there in less than one
+AGAIN = (
+    0.05  # seconds until it asks again for what the gateway reads from disk: all tokens are sent
+)
 PATIENCE = 0.5  # seconds that it waits to hear whether a beginning is wanted
 LOST = 30.0  # see `BeginningsAfar`
 FETCHING = 2  # beginnings that are fetched, or wait to be taken, at a time
@@ -172,7 +175,8 @@ class BeginningsAfar:
             case FoundThere() as there:
                 return self._fetching(search, there)
             case ComingThere():
-                self._searches.pop(wanted, None)  # it is asked for anew
+                if time.monotonic() - search.asked >= AGAIN:
+                    self._searches.pop(wanted, None)  # it is asked for anew
                 return Coming()
         return None
 

@@ -309,7 +309,7 @@ class KeptStore:
         began = time.perf_counter()
         try:
             taken = self._folder.read(path)
-        except (Unusable, OSError) as error:
+        except (Unusable, OSError, MemoryError) as error:
             self._folder.discard(path, error)
             with self._lock:
                 self._carry_out(self._shelf.drop(number))

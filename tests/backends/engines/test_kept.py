@@ -20,6 +20,7 @@ from backends.contract.beginnings import (
     pieces,
 )
 from backends.contract.messages import (
+    ComingThere,
     KeptAnswered,
     KeptAsked,
     KeptBytes,
@@ -28,7 +29,7 @@ from backends.contract.messages import (
     OfferedBytes,
     TakenHead,
 )
-from backends.engines.kept import BeginningsAfar
+from backends.engines.kept import AGAIN, BeginningsAfar
 from backends.places.kept.desk import BeginningsDesk
 from backends.places.kept.store import KeptStore
 from tests.backends.places.kept.afar import from_afar
@@ -143,6 +144,20 @@ def test_jobs_that_wait_together_all_find_what_they_look_for() -> None:
                 one for one, found in zip(waiting, looked, strict=True) if isinstance(found, Coming)
             ]
             time.sleep(SOON)
+
+
+def test_what_the_gateway_reads_from_disk_is_not_asked_for_at_every_look() -> None:
+    def answer(asked: KeptAsked) -> None:
+        times.append(time.monotonic())
+        beginnings.answered(KeptAnswered(asked.number, ComingThere()))
+
+    times: list[float] = []
+    beginnings = BeginningsAfar(answer)
+    one, end = taken(), time.monotonic() + HANG
+    while len(times) < 3:
+        assert time.monotonic() < end
+        assert beginnings.longest(one.owner, (*one.tokens, 5), 0) == Coming()
+    assert times[2] - times[0] >= 2 * AGAIN
 
 
 def test_a_beginning_that_loses_a_piece_is_none() -> None:

@@ -152,6 +152,19 @@ def test_files_that_are_of_no_use_are_gone_after_a_start(tmp_path: Path) -> None
     assert list((tmp_path / "kept").iterdir()) == []
 
 
+def test_what_there_is_no_memory_to_read_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_memory(folder: Folder, path: Path) -> Taken:
+        raise MemoryError("Unable to allocate 9.31 GiB")
+
+    with opened(tmp_path / "kept") as store:
+        store.beginnings("engine", "model").keep(made(0), 0.0)
+    with opened(tmp_path / "kept") as store:
+        monkeypatch.setattr(Folder, "read", without_memory)
+        assert not put_back(store, 0)
+
+
 def test_a_file_in_the_place_of_another_is_not_used(tmp_path: Path) -> None:
     with opened(tmp_path / "kept") as store:
         beginnings = store.beginnings("engine", "model")
