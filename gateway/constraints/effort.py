@@ -60,6 +60,18 @@ def everywhere(carried: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from every(root)
 
 
+def reached(carried: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """All schemas in `carried` and in the definitions that it comes to."""
+    definitions: Mapping[str, Any] = carried.get("$defs", {})
+    seen, waiting = set[str](), [carried]
+    while waiting:
+        root = waiting.pop()
+        yield from every(root)
+        new = names_in(root) - seen
+        seen |= new
+        waiting += (definitions[name] for name in new)
+
+
 def values_in(value: Any) -> Iterable[Any]:
     """What is in an object or a list, whatever it says."""
     if isinstance(value, dict):

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from backends.contract.conversation import JsonSchema
-from gateway.constraints.effort import bounded, every, everywhere, inside, referred
+from gateway.constraints.effort import bounded, every, everywhere, inside, reached, referred
 from gateway.constraints.grammars import (
     Check,
     CompileBudget,
@@ -228,15 +228,15 @@ def relaxed(schema: Schema, field: str, allowance: CompileBudget) -> CarriedSche
     if not without_endless(carried, allowance, field):
         raise InvalidRequest.at(field, "no JSON that has an end satisfies it.")
     bounded(carried, field)
-    left = set(map(id, everywhere(carried)))
-    notes = [note for node, note in schema.notes if id(node) in left]
-    notes += _narrowed(schema, carried)
+    dropped = [*_narrowed(schema, carried)]
     names = (name for node in everywhere(carried) for name in node.get("properties", ()))
     # The grammar engine writes a name as it stands, but lets no string hold that unescaped.
     if any("\x7f" in name for name in names):
         raise InvalidRequest.at(field, "a property whose name holds U+007F can't be written.")
-    notes += _Search(schema.origins, carried, field, allowance).notes()
-    return CarriedSchema(carried, tuple(dict.fromkeys(notes)), (), Check(schema.check))
+    dropped += _Search(schema.origins, carried, field, allowance).notes()
+    left = set(map(id, reached(carried)))
+    notes = (note for node, note in schema.notes if id(node) in left)
+    return CarriedSchema(carried, tuple(dict.fromkeys((*notes, *dropped))), (), Check(schema.check))
 
 
 def _narrowed(schema: Schema, carried: dict[str, Any]) -> Iterator[Relaxation]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from backends.contract.grammar_limits import ROW_ITEMS
-from gateway.constraints.effort import every, everywhere, names_in, referred
+from gateway.constraints.effort import every, everywhere, reached, referred
 from gateway.constraints.grammars import CompileBudget
 from gateway.constraints.keywords import with_parts
 
@@ -36,18 +36,9 @@ def without_endless(carried: dict[str, Any], budget: CompileBudget, field: str) 
     if len(ends) < len(definitions):
         for node in everywhere(carried):
             _prune(node, ends)
-        for name in definitions.keys() - _reached(carried, definitions):
+        for name in definitions.keys() - set(map(referred, reached(carried))):
             del definitions[name]
     return True
-
-
-def _reached(carried: dict[str, Any], definitions: Mapping[str, Any]) -> set[str]:
-    reached, waiting = set[str](), [carried]
-    while waiting:
-        named = names_in(waiting.pop()) - reached
-        reached |= named
-        waiting += (definitions[name] for name in named)
-    return reached
 
 
 def _ends(node: Any, ends: set[str]) -> bool:

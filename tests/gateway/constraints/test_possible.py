@@ -100,6 +100,12 @@ def test_what_is_left_out_is_no_reason_to_refuse_a_strict_schema(schema: Any) ->
     assert of({"$defs": {"a": NODE}, **schema}, strict=True).relaxed == ()
 
 
+def test_what_is_dropped_with_what_refers_to_it_is_named_once() -> None:
+    (note,) = of({"patternProperties": {"^(?<=a)b": SELF}, "$defs": {"a": UNIQUE}}).relaxed
+
+    assert note.keyword == "patternProperties"
+
+
 @pytest.mark.parametrize("count", [450, 500, 1000])
 def test_an_object_with_too_many_optional_properties_is_relaxed_and_said(count: int) -> None:
     for schema in (
