@@ -23,7 +23,7 @@ from gateway.dialects.fields import TOO_DEEP, Fields, fields_of, nests_deep
 from gateway.dialects.parameters import Alternatives, AnswerWire
 from gateway.dialects.parts import PartWire, read_parts
 from gateway.dialects.responses.past_calls import past_messages
-from gateway.dialects.responses.tools import ToolChoiceWire, ToolWire, joined
+from gateway.dialects.responses.tools import ToolChoiceWire, ToolWire, item_path, joined
 from gateway.terms.errors import InvalidRequest, NotFound, TooLarge
 from gateway.terms.request import Message, Role, ToolCall
 
@@ -226,12 +226,16 @@ def _kept(item: Item, new_id: Callable[[], str]) -> Item:
     return whole
 
 
-def read_items(items: Sequence[Item], root: str = "input") -> tuple[Message, ...]:
-    """The conversation that `items` are. Raises InvalidRequest, which names a field of `root`."""
+def read_items(
+    items: Sequence[Item], root: str = "input", *, first: int = 0
+) -> tuple[Message, ...]:
+    """The conversation that `items` are, whose numbers begin with `first`. Raises InvalidRequest,
+    which names a field of `root`.
+    """
     turns: list[list[Message]] = []  # each is one message to a template
     thoughts: list[str] = []  # for the next message of the assistant
-    for k, item in enumerate(items):
-        for said in _said(item, f"{root}[{k}]."):
+    for k, item in enumerate(items, first):
+        for said in _said(item, f"{item_path(k, root)}."):
             if isinstance(said, str):
                 thoughts.append(said)
                 continue

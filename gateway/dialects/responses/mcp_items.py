@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from gateway.dialects.fields import TOO_DEEP, nests_deep
+from gateway.dialects.responses.tools import item_path
 from gateway.terms.errors import InvalidRequest
 from gateway.terms.request import ApprovedCall
 
@@ -99,16 +100,18 @@ def _settled(
     return {**item, "type": "mcp_call", "output": output}
 
 
-def approved_calls(items: Sequence[Mapping[str, Any]]) -> tuple[ApprovedCall, ...]:
-    """The calls that are allowed and were not run. Raises InvalidRequest."""
+def approved_calls(items: Sequence[Mapping[str, Any]], first: int = 0) -> tuple[ApprovedCall, ...]:
+    """The calls that are allowed and were not run. The numbers of `items` begin with `first`.
+    Raises InvalidRequest.
+    """
     if not _of(items, "mcp_approval_response"):
         return ()
     asked = {str(item.get("id")): item for item in _of(items, "mcp_approval_request")}
     run, found = _run_already(items), list[ApprovedCall]()
-    for k, answer in enumerate(items):
+    for k, answer in enumerate(items, first):
         if answer.get("type") != "mcp_approval_response":
             continue
-        name, field = answer.get("approval_request_id"), f"input[{k}].approval_request_id"
+        name, field = answer.get("approval_request_id"), f"{item_path(k)}.approval_request_id"
         request = asked.get(name) if isinstance(name, str) else None
         if request is None:
             text = f"No approval {name!r:.80} was asked for in this conversation."

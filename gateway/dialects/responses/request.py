@@ -104,18 +104,20 @@ class ResponsesExchange(msgspec.Struct, frozen=True, kw_only=True):
         """
         items = resolved(self.items, found)
         whole = (*history, *items)
-        asking, opened = self.toolbox.opened(self._asking(whole), whole)
+        asking, opened = self.toolbox.opened(self._asking(whole), whole, -len(history))
         require_calls(items, whole)
         return msgspec.structs.replace(
             self, items=items, whole=whole, opened=opened, request=asking
         )
 
     def _asking(self, items: Sequence[Item]) -> ChatRequest:
+        own, left = len(self.items), settled(since_compaction(items))
+        said = read_items(left, first=own - len(left))  # the request's own are the last
         return msgspec.structs.replace(
             self.request,
-            messages=(*_system(self.instructions), *read_items(settled(since_compaction(items)))),
+            messages=(*_system(self.instructions), *said),
             continue_final=_breaks_off(items),
-            approved=approved_calls(items),
+            approved=approved_calls(items, own - len(items)),
         )
 
 

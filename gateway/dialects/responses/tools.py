@@ -77,6 +77,11 @@ class ToolChoiceWire(msgspec.Struct, frozen=True):
     server_label: str = ""
 
 
+def item_path(number: int, root: str = "input") -> str:
+    """Where a request has an item; those below 0 came before it, and are only said to be items."""
+    return f"{root}[{number}]" if number >= 0 else f"{root}[]"
+
+
 class Offered(msgspec.Struct, frozen=True):
     """How a client knows the tool that a function stands for."""
 
@@ -237,12 +242,12 @@ class Toolbox:
         self._left_out[kind[:64]] = None
 
     def opened(
-        self, request: ChatRequest, items: Sequence[Mapping[str, Any]]
+        self, request: ChatRequest, items: Sequence[Mapping[str, Any]], first: int = 0
     ) -> tuple[ChatRequest, Tools]:
-        """`request` with the tools as they stand after `items`. What MCP servers have is asked for
-        later. Raises InvalidRequest.
+        """`request` with the tools as they stand after `items`, whose numbers begin with `first`.
+        What MCP servers have is asked for later. Raises InvalidRequest.
         """
-        shown, offered = self._shown(items)
+        shown, offered = self._shown(items, first)
         opened = Tools(offered, tuple(self._left_out))
         answering, limit = request.answering, request.call_limit
         choice, allowed, unapplied = self._choose(shown, offered)
@@ -260,10 +265,10 @@ class Toolbox:
         return asking, opened
 
     def _shown(
-        self, items: Sequence[Mapping[str, Any]]
+        self, items: Sequence[Mapping[str, Any]], first: int
     ) -> tuple[tuple[Tool, ...], Mapping[str, Offered]]:
         """The functions, and what each stands for."""
-        entries = [*self._entries, *self._found(items)]
+        entries = [*self._entries, *self._found(items, first)]
         if len(entries) > MOST_TOOLS:
             message = f"Expected at most {MOST_TOOLS:,} tools, namespaces' counted."
             raise self._fields.wrong("tools", message)
@@ -281,14 +286,14 @@ class Toolbox:
             offered[name] = entry.offered
         return tuple(tools.values()), offered
 
-    def _found(self, items: Sequence[Mapping[str, Any]]) -> list[_Entry]:
+    def _found(self, items: Sequence[Mapping[str, Any]], first: int) -> list[_Entry]:
         """The tools that items bring: what a search found, or the client adds."""
         found: dict[tuple[str, str], _Entry] = {}
-        for k, item in enumerate(items):
+        for k, item in enumerate(items, first):
             if item.get("type") not in BRINGING or not isinstance(item.get("tools"), list):
                 continue
             for j, value in enumerate(item["tools"][:MOST_TOOLS]):
-                path = f"input[{k}].tools[{j}]"
+                path = f"{item_path(k)}.tools[{j}]"
                 for entry in self._read(self._fields.convert(path, value, ToolWire), path):
                     found[entry.key] = msgspec.structs.replace(entry, deferred=False)
         known = {entry.key for entry in self._entries if not entry.deferred}

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from gateway.dialects.responses import ResponsesExchange, read_response
-from gateway.dialects.responses.items import kept
-from gateway.terms.errors import NotFound
+from gateway.dialects.responses.items import kept, packed
+from gateway.terms.errors import InvalidRequest, NotFound
 
 CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": '{"a":1}'}
 RESULT = {"type": "function_call_output", "call_id": "c1", "output": "sunny"}
@@ -77,3 +77,24 @@ def test_kept_items_have_ids_and_parts() -> None:
     assert items[0]["content"] == [{"type": "input_text", "text": "Hi"}]
     assert items[1]["content"] == [{"type": "output_text", "text": "Ho", "annotations": []}]
     assert items[3] == {"type": "reasoning", "id": "rs_7", "summary": []}
+
+
+@pytest.mark.parametrize(
+    ("item", "field"),
+    [
+        ({"role": "user", "content": 3}, "content"),
+        ({"type": "function_call"}, "call_id"),
+        ({"type": "additional_tools", "tools": [{"type": "function"}]}, "tools[0].name"),
+        (
+            {"type": "mcp_approval_response", "approval_request_id": "r", "approve": True},
+            "approval_request_id",
+        ),
+    ],
+)
+def test_a_faulty_item_has_its_own_number_whatever_came_before(item: Any, field: str) -> None:
+    hello = {"role": "user", "content": "Hi"}
+    summary = {"type": "compaction", "encrypted_content": packed("They met.")}
+    for history in ([], [hello], [hello, summary, hello]):
+        with pytest.raises(InvalidRequest) as refused:
+            read([hello, item], history, previous_response_id="resp_1")
+        assert refused.value.param == f"input[1].{field}"

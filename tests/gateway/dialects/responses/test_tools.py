@@ -171,7 +171,7 @@ def test_what_items_add_behind_what_is_stored_counts_once() -> None:
     before = {"role": "user", "content": "Hi"}
     request = read([], [added], history=[before], previous_response_id="resp_1").request
     assert [one.label for one in request.served] == ["files"]
-    assert [one.name for one in request.answering.unapplied] == ["input[1].tools[0]"]
+    assert [one.name for one in request.answering.unapplied] == ["input[0].tools[0]"]
 
 
 def test_a_search_that_nobody_here_does_shows_all_at_once_and_says_so() -> None:
