@@ -3,6 +3,7 @@
 The library is slow to import, so that happens with the first scan.
 """
 
+import os
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -26,11 +27,15 @@ QUANTIZATION = re.compile(r"(?i)(?:^|[-._])((?:UD-)?(?:I?Q\d\w*|BF16|F16|F32|MXF
 log = structlog.get_logger(__name__)
 
 
-def default_root() -> Path:
-    """Where the hub's tools keep their cache, by their variables of the environment."""
-    from huggingface_hub.constants import HF_HUB_CACHE  # noqa: PLC0415 - reads them at its import
-
-    return Path(HF_HUB_CACHE)
+def default_root(environment: Mapping[str, str] = os.environ) -> Path:
+    """Where the hub's tools keep their cache, by their variables of `environment`. An empty one is
+    none, though they take it for the working directory.
+    """
+    if cache := environment.get("HF_HUB_CACHE"):
+        return Path(cache).expanduser()
+    caches = environment.get("XDG_CACHE_HOME") or "~/.cache"
+    home = environment.get("HF_HOME") or f"{caches}/huggingface"
+    return Path(home).expanduser() / "hub"
 
 
 def repositories(root: Path) -> list["CachedRepoInfo"]:

@@ -7,7 +7,7 @@ import pytest
 
 import bundled
 from backends.contract.catalog import ModelFiles
-from gateway.hub.cache import CachedModels, repositories
+from gateway.hub.cache import CachedModels, default_root, repositories
 from gateway.registry.folders import Unusable
 from tests.gateway.hub.standin import COMMIT, into_cache, standin
 
@@ -115,3 +115,19 @@ async def test_the_main_branch_counts_else_the_newest_commit(tmp_path: Path) -> 
 
 def _files(cache: Path) -> list[ModelFiles]:
     return list(usable(CachedModels(cache)).values())
+
+
+@pytest.mark.parametrize(
+    ("environment", "below_home"),
+    [
+        ({}, ".cache/huggingface/hub"),
+        ({"HF_HUB_CACHE": "", "HF_HOME": "", "XDG_CACHE_HOME": ""}, ".cache/huggingface/hub"),
+        ({"XDG_CACHE_HOME": "~/c"}, "c/huggingface/hub"),
+        ({"HF_HOME": "~/hf", "XDG_CACHE_HOME": "~/c"}, "hf/hub"),
+        ({"HF_HUB_CACHE": "~/hub", "HF_HOME": "~/hf"}, "hub"),
+    ],
+)
+async def test_the_cache_is_where_the_variables_say_and_an_empty_one_is_none(
+    environment: dict[str, str], below_home: str
+) -> None:
+    assert default_root(environment) == Path.home() / below_home
