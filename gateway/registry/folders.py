@@ -62,7 +62,8 @@ class ModelFolder:
         self._scans: dict[Path, FolderScan] = {}
 
     def scanned(self) -> Mapping[str, Scanned]:
-        """Name to what is there now. Only folders in which something changed are scanned again.
+        """Name to what is there now, of equal names what can be used. Only folders in which something
+        changed are scanned again.
 
         Reads headers, so it may take a moment after a change. Unchanged models are the same
         objects.
@@ -74,7 +75,8 @@ class ModelFolder:
                 scan = FolderScan(state, self._scan(folder, state), origin_of(folder))
             scans[folder] = scan
         self._scans = scans
-        return {name: model for scan in scans.values() for name, model in scan.models.items()}
+        found = [one for scan in scans.values() for one in scan.models.items()]
+        return dict(sorted(found, key=lambda one: isinstance(one[1], ModelFiles)))  # the last stays
 
     def origins(self) -> Mapping[str, HubOrigin]:
         """By name, the models that are alone in what was downloaded from a hub, as the last scan

@@ -54,6 +54,13 @@ def test_models_behind_links_that_lead_out_of_the_root_are_unusable(tmp_path: Pa
     )
 
 
+def test_what_cannot_be_used_hides_no_model_of_the_same_name(tmp_path: Path) -> None:
+    put(tmp_path / "a.gguf")
+    put(tmp_path / "a" / "config.json", "broken")
+    assert names(found := library(tmp_path)) == ["a"]
+    assert not found.unusable()
+
+
 def test_hidden_folders_hold_nothing_that_can_be_asked_for(tmp_path: Path) -> None:
     put(tmp_path / ".downloads" / "half" / "config.json")
     put(tmp_path / "whole" / "config.json")
