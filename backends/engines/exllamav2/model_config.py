@@ -128,7 +128,6 @@ def _read_rope(config: Any, text: Fields, folder: Path) -> None:
 
 def _scale(config: Any, kind: str, rope: Mapping[str, Any]) -> None:
     """As exllamav2 has it of files that those before transformers 5 wrote."""
-    first = rope.get("original_max_position_embeddings")
     match kind:
         case "linear":
             config.scale_pos_emb = float(rope["factor"])
@@ -139,12 +138,13 @@ def _scale(config: Any, kind: str, rope: Mapping[str, Any]) -> None:
             config.l3_rope_factor = rope["factor"]
             config.l3_rope_low_freq_factor = rope["low_freq_factor"]
             config.l3_rope_high_freq_factor = rope["high_freq_factor"]
+            first = rope["original_max_position_embeddings"]
             config.l3_rope_original_max_position_embeddings = first
         case "longrope" | "su":
             config.alt_rope_method = "su"
             config.scale_long_factor = rope["long_factor"]
             config.scale_short_factor = rope["short_factor"]
-            config.original_max_seq_len = first
+            config.original_max_seq_len = rope["original_max_position_embeddings"]
 
 
 def _keep_long_rope(config: Any, trained: int) -> None:

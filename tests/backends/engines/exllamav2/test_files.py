@@ -1,6 +1,8 @@
 """Which folders are exllamav2's, and what they will take."""
 
+import json
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import msgspec
 import pytest
@@ -9,6 +11,7 @@ import bundled
 from backends.contract import catalog
 from backends.contract.errors import LoadFailed, UnsupportedModel
 from backends.engines.exllama.files import PAGE
+from backends.engines.exllamav2 import model_config
 from backends.engines.exllamav2.files import cache_size, estimate, recognise
 from config.engines import DraftOptions, ExLlamaV2Options
 from tests.backends.engines.exllama.folders import folder, quantized
@@ -92,3 +95,20 @@ def test_two_ways_of_guessing_exclude_each_other() -> None:
         estimate(files(), both)
     with pytest.raises(UnsupportedModel, match="draft model"):
         estimate(files(), ExLlamaV2Options(draft=DraftOptions(model=str(bundled.GGUF))))
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        {"rope_type": "longrope", "long_factor": [1.0], "short_factor": [1.0]},
+        {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    ],
+)
+def test_a_scaling_without_the_length_it_scales_is_refused(
+    scaling: dict[str, object], tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"rope_parameters": scaling}))
+    library = MagicMock()
+    library.config.return_value.architecture = library.config.return_value.arch.arch_string
+    with pytest.raises(KeyError, match="original_max_position_embeddings"):
+        model_config.read(library, tmp_path, 64)
