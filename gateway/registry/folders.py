@@ -62,8 +62,8 @@ class ModelFolder:
         self._scans: dict[Path, FolderScan] = {}
 
     def scanned(self) -> Mapping[str, Scanned]:
-        """Name to what is there now, of equal names what can be used. Only folders in which something
-        changed are scanned again.
+        """Name to what is there now, of equal names what can be used. Only folders in which
+        something changed are scanned again.
 
         Reads headers, so it may take a moment after a change. Unchanged models are the same
         objects.
