@@ -359,14 +359,15 @@ class LoadPlanner(msgspec.Struct):
             self._plan = {name: replace(plan, room={}) for name, plan in self._plan.items()}
 
     def left(self, name: str, parked: Bytes | None) -> None:
-        """It was unloaded, and its processes were measured once more before. `parked`: what it
-        holds all the same, with which it is planned the next time.
+        """It was unloaded, and processes of its own were measured once more before. `parked`: what
+        it holds all the same, with which it is planned the next time.
         """
         if parked is not None:
             self._parked[name] = parked
             return
         self._present.discard(name)
-        if (known := self._plan.get(name)) is not None:
+        known = self._plan.get(name)
+        if known is not None and known.entry.files.remote is not None:
             self._plan[name] = self._informed(known)
 
     def arrived(self, plan: LoadPlan) -> Bytes:

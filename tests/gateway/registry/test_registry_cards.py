@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from backends.contract.catalog import Cards, Layout, ModelFiles, Placement, smallest_first
+from backends.contract.errors import LoadFailed
 from backends.contract.protocol import Report
 from config.engines import EngineOptions, ScriptedOptions
 from config.settings import Config, ModelConfig
@@ -256,6 +257,28 @@ async def test_an_unload_that_comes_while_a_model_is_being_parked_ends_and_so_do
                 await engine.open("b120")
             assert "b120" not in held(registry)
             assert engine.history[-1] != "woke b120"
+
+
+class LosingEngine(CardEngine):
+    """What its models read beside their own files may be gone: a draft model, say."""
+
+    is_gone = False
+
+    def placements(
+        self, files: ModelFiles | None, options: EngineOptions, cards: Cards
+    ) -> Sequence[Placement]:
+        if self.is_gone:
+            raise LoadFailed("there is no draft model")
+        return super().placements(files, options, cards)
+
+
+async def test_a_model_that_could_not_be_loaded_again_is_unloaded_all_the_same() -> None:
+    engine = LosingEngine()
+    async with registry_of("a60", engine=engine, gauge=CardGauge(engine)) as registry:
+        await registry.load("a60")
+        engine.is_gone = True
+        await registry.unload("a60")
+        assert not held(registry)
 
 
 async def test_models_that_are_one_of_the_same_take_turns_whatever_their_memory() -> None:
