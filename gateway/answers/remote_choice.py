@@ -173,7 +173,8 @@ class RemoteChoice:
             self._held = text
         elif self._shown != "inline" and self._whole:
             self._kept.append(text)
-        elif self._habit is not None and self._habit.begins:
+        elif self._habit is not None and (self._habit.begins or _ends_unbegun(text)):
+            self._habit.note(begins=True)
             self._looks, self._guessed = False, []
             self._splitter = Splitter(THINK, in_reasoning=True)
             yield from self._fed(self._splitter, text)
@@ -199,8 +200,7 @@ class RemoteChoice:
 
     def _ended(self, reason: str, stop: str | None) -> Iterator[Event]:
         self.finished = True
-        before, closed, _ = "".join(self._seen).partition(TAGS.close)
-        if self._looks and closed and self._habit and TAGS.open not in before:
+        if self._looks and self._habit is not None and _ends_unbegun("".join(self._seen)):
             self._habit.note(begins=True)
         yield from self._closed()
         yield from self._unheld()
@@ -229,3 +229,9 @@ class RemoteChoice:
         if self._inside:
             self._inside = False
             yield Content("\n</think>\n\n")
+
+
+def _ends_unbegun(text: str) -> bool:
+    """It has an end of reasoning that began nowhere."""
+    before, closed, _ = text.partition(TAGS.close)
+    return bool(closed) and TAGS.open not in before

@@ -101,6 +101,16 @@ def test_reasoning_that_begins_in_the_prompt_is_known_from_the_second_stream_on(
     assert streamed(habit, *cut) == [Reasoning("Hm."), Content("Yes."), STOP]
 
 
+@pytest.mark.parametrize("first", ["Hm.\n</think>\n\nYes.", "</think>\n\n", " </think>"])
+def test_reasoning_that_ends_where_the_answer_begins_is_known_at_once(first: str) -> None:
+    habit = ThinkingHabit({}, ("key", "model"))
+    thought = [Reasoning("Hm.")] if "Hm." in first else []
+    rest = [] if "Yes." in first else ["Yes."]
+
+    assert streamed(habit, first, *rest) == [*thought, Content("Yes."), STOP]
+    assert habit.begins
+
+
 def test_an_answer_taken_for_reasoning_comes_as_content_at_its_end_and_the_next_at_once() -> None:
     habit = ThinkingHabit({}, ("key", "model"))
     habit.note(begins=True)
