@@ -204,15 +204,15 @@ class OriginGuard:
 
     def check(self, method: str, headers: Headers) -> None:
         """Raises NotForPages, UnsupportedMediaType."""
-        hosts = headers.getall("host", [])  # none: HTTP/1.0, which no browser speaks
+        hosts = _values(headers, "host")  # none: HTTP/1.0, which no browser speaks
         for host in hosts:
             self._check_host(host)
         if "origin" in headers:
-            self._check_origin(headers.getall("origin"), hosts)
+            self._check_origin(_values(headers, "origin"), hosts)
         elif method not in READING:
             refuse_other_sites(headers.getall("sec-fetch-site", []))
         if method not in READING and _has_body(headers) and _is_a_browsers(headers):
-            _check_content_type(headers.getall("content-type", [""]))
+            _check_content_type(_values(headers, "content-type") or [""])
 
     def _check_host(self, host: str) -> None:
         name = _name(host)
@@ -331,8 +331,13 @@ def _is_a_browsers(headers: Headers) -> bool:
     return any(name in FROM_BROWSERS or name.startswith("sec-fetch-") for name in headers)
 
 
+def _values(headers: Headers, name: str) -> list[str]:
+    """Without the white space behind them, which the server's parser leaves (RFC 9110, 5.5)."""
+    return [value.strip() for value in headers.getall(name, [])]
+
+
 def _has_body(headers: Headers) -> bool:
-    lengths = headers.getall("content-length", [])
+    lengths = _values(headers, "content-length")
     return "transfer-encoding" in headers or any(length != "0" for length in lengths)
 
 

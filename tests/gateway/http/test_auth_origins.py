@@ -52,6 +52,7 @@ NAMED = ServerConfig(hosts=("ai.example", "BOX.lan:8443"))
     [
         (LOOPBACK, "localhost:8000"),
         (LOOPBACK, "LOCALHOST"),
+        (LOOPBACK, "localhost:8000 \t"),  # as the parser leaves it
         (LOOPBACK, "localhost.:9000"),  # a tunnel's port
         (LOOPBACK, "127.0.0.1:8000"),
         (LOOPBACK, "[::1]:8000"),
@@ -100,6 +101,7 @@ def test_other_hosts_are_refused_by_the_options_name(
     [
         ("http://localhost:8000", True),  # a page of our own
         (FRONTEND, True),
+        (f"{FRONTEND} ", True),
         ("http://localhost:8001", False),  # another server on this machine
         ("http://127.0.0.1:8000", False),  # not as the browser sees it
         (EVIL, False),
