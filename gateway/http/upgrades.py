@@ -14,7 +14,7 @@ from gateway.dialects.dialect import body
 from gateway.dialects.openai import envelope
 from gateway.http.errors import headers, refusal
 from gateway.http.request_log import ID_HEADER
-from gateway.http.sse import Plain
+from gateway.http.sse import Plain, client_error
 from gateway.terms.errors import GatewayError, InternalError, NotFound
 
 log = structlog.get_logger()
@@ -61,12 +61,11 @@ class Upgrades:
 
 
 def _why_closed(scope: Scope) -> GatewayError:
-    """What was raised; else there is no such route, or it failed, which Litestar has logged."""
-    if isinstance(error := scope["state"].pop(_ERROR, None), GatewayError):
-        return error
+    """There is no such route, or what was raised; the log has what is no client's to read."""
+    error = scope["state"].pop(_ERROR, None)
     if not scope.get("path_template"):
         return NotFound(f"Unknown request URL: WEBSOCKET {scope['path'][:200]}.")
-    return InternalError("Internal server error; see the server's log.")
+    return client_error(error or InternalError("The socket was closed before it was open."))
 
 
 async def _refuse(error: GatewayError, scope: Scope, receive: Receive, send: Send) -> None:
