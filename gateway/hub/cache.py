@@ -31,11 +31,10 @@ def default_root(environment: Mapping[str, str] = os.environ) -> Path:
     """Where the hub's tools keep their cache, by their variables of `environment`. An empty one is
     none, though they take it for the working directory.
     """
-    if cache := environment.get("HF_HUB_CACHE"):
-        return Path(cache).expanduser()
+    cache = environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE")
     caches = environment.get("XDG_CACHE_HOME") or "~/.cache"
     home = environment.get("HF_HOME") or f"{caches}/huggingface"
-    return Path(home).expanduser() / "hub"
+    return Path(os.path.expandvars(cache or f"{home}/hub")).expanduser()
 
 
 def repositories(root: Path) -> list["CachedRepoInfo"]:

@@ -124,7 +124,8 @@ def _files(cache: Path) -> list[ModelFiles]:
         ({"HF_HUB_CACHE": "", "HF_HOME": "", "XDG_CACHE_HOME": ""}, ".cache/huggingface/hub"),
         ({"XDG_CACHE_HOME": "~/c"}, "c/huggingface/hub"),
         ({"HF_HOME": "~/hf", "XDG_CACHE_HOME": "~/c"}, "hf/hub"),
-        ({"HF_HUB_CACHE": "~/hub", "HF_HOME": "~/hf"}, "hub"),
+        ({"HF_HUB_CACHE": "$HOME/hub", "HF_HOME": "~/hf"}, "hub"),
+        ({"HF_HUB_CACHE": "", "HUGGINGFACE_HUB_CACHE": "~/old"}, "old"),
     ],
 )
 async def test_the_cache_is_where_the_variables_say_and_an_empty_one_is_none(
