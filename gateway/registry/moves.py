@@ -242,9 +242,8 @@ class Moves(msgspec.Struct, kw_only=True):
         arrived = self.clock.now()
         # Its plan may have been described anew meanwhile.
         self.residents[name] = alike(Resident, loading)(container=container, arrived=arrived)
-        await to_thread.run_sync(
-            trim_heap
-        )  # what its load took besides: weights as they lay in the file, say
+        # What its load took besides: weights as they lay in the file, say.
+        await to_thread.run_sync(trim_heap)
         after = await to_thread.run_sync(self.gauge.used)
         devices = shares(plan.need, plan.placements[0])
         grown = _growth(before, after, devices) if is_alone() else None
