@@ -20,6 +20,8 @@ from tests.signatures import read_once
 if TYPE_CHECKING:
     from tests.gateway.http.serving import Running
 
+REAL = Path(__file__).parent / "real"
+
 # A test states a promise, not a speed: a busy machine breaks none. And what it says of a checkout
 # it says again: examples are the same each time, unless `--hypothesis-profile=search` looks for new
 # ones, as the fuzzing at length does.
@@ -44,6 +46,13 @@ gc.disable()
 def pytest_xdist_auto_num_workers() -> int:
     """A worker more than cores: much of a test's time it waits for a server to stop."""
     return (os.cpu_count() or 1) + 1
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What real weights are asked for takes minutes a file: it begins first, and all else fills up
+    what is left beside it.
+    """
+    items.sort(key=lambda item: REAL not in item.path.parents)
 
 
 @pytest.fixture(scope="session")

@@ -14,19 +14,17 @@ from backends.contract.protocol import ModelContainer, ModelInfo
 from backends.places.container import PortContainer
 
 encode: Callable[[Message], bytes] = Shelf(shared=False).frame
-_commands = Frames(WorkerCommand, lambda: None)
-_events = Frames(WorkerEvent, lambda: None)
 
 
 def command_of(data: bytes) -> Command:
-    """What `encode` made bytes of."""
-    (command,) = _commands.feed(data)
+    """What `encode` made bytes of, on any thread: frames belong to one."""
+    (command,) = Frames(WorkerCommand, lambda: None).feed(data)
     return command  # type: ignore[no-any-return]
 
 
 def event_of(data: bytes) -> Event:
-    """What `encode` made bytes of."""
-    (event,) = _events.feed(data)
+    """What `encode` made bytes of, on any thread."""
+    (event,) = Frames(WorkerEvent, lambda: None).feed(data)
     return event  # type: ignore[no-any-return]
 
 

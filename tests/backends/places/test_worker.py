@@ -284,13 +284,22 @@ async def test_a_load_fails_as_it_would_in_the_process(
     assert type(raised.value) is kind
 
 
-async def test_a_load_that_is_cancelled_leaves_no_process(tmp_path: Path) -> None:
+@pytest.fixture
+def ours() -> Callable[[], list[int]]:
+    """The workers of this process, but those that other tests' models have."""
+    there = set(workers_of(os.getpid()))
+    return lambda: [pid for pid in workers_of(os.getpid()) if pid not in there]
+
+
+async def test_a_load_that_is_cancelled_leaves_no_process(
+    tmp_path: Path, ours: Callable[[], list[int]]
+) -> None:
     with made_workers() as workers:
         await (await load_frail(workers, tmp_path)).aclose()
         scope, pids = anyio.CancelScope(), list[int]()
 
         def begun(_: Progress) -> None:
-            pids.extend(workers_of(os.getpid()))
+            pids.extend(ours())
             scope.cancel()
 
         with scope:
@@ -301,7 +310,7 @@ async def test_a_load_that_is_cancelled_leaves_no_process(tmp_path: Path) -> Non
 
 
 def test_a_load_that_is_cancelled_while_its_worker_connects_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ours: Callable[[], list[int]]
 ) -> None:
     """On the loop that the server has."""
     connected = WorkerPort.connection_made
@@ -317,14 +326,14 @@ def test_a_load_that_is_cancelled_while_its_worker_connects_ends(
             with scopes[0]:
                 await load_frail(workers, tmp_path)
             assert scopes[0].cancelled_caught
-            assert not workers_of(os.getpid())
+            assert not ours()
 
     monkeypatch.setattr(WorkerPort, "connection_made", cancelled)
     anyio.run(cancel, backend_options={"use_uvloop": True})
 
 
 async def test_a_load_that_is_cancelled_while_its_launcher_begins_leaves_no_process(
-    tmp_path: Path,
+    tmp_path: Path, ours: Callable[[], list[int]]
 ) -> None:
     """Its worker is forked all the same, once the launcher reads what it was asked."""
     with made_workers() as workers, anyio.fail_after(HANG):
@@ -332,7 +341,7 @@ async def test_a_load_that_is_cancelled_while_its_launcher_begins_leaves_no_proc
             await load_frail(workers, tmp_path)
         assert scope.cancelled_caught
         container = await load_frail(workers, tmp_path)
-        while workers_of(os.getpid()) != [pid_of(container)]:
+        while ours() != [pid_of(container)]:
             await anyio.sleep(0.01)
         await container.aclose()
 
