@@ -195,13 +195,17 @@ class RepetitionPenalty:
             state.last = last
         reach = zip(*(_reach(state.sampling) for state in self._states), strict=True)
         self._columns = [column(values, context.device) for values in reach]
+        self._fades = any(fades(state.sampling) for state in self._states)
         self._places = torch.arange(len(self._rows), device=context.device)
 
     def apply(self, scores: torch.Tensor) -> torch.Tensor:
         """New scores."""
         newest = column([len(state.tokens) - 1 for state in self._states], scores.device)
         ages, (penalty, back, decay) = newest - self._last, self._columns
-        factors = faded(torch, ages, penalty, back, decay)
+        if self._fades:
+            factors = faded(torch, ages, penalty, back, decay)
+        else:  # of a large vocabulary a third of the work
+            factors = torch.where(ages < back, penalty, 1.0)
         return _changed(scores, self._rows, lambda own: divided(torch, own, factors))
 
     def count(self, tokens: torch.Tensor) -> None:
