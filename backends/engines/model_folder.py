@@ -383,12 +383,12 @@ def activation_bytes(text: Fields) -> int:
 
 
 def _layers(text: Fields) -> int:
-    """Raises LoadFailed for more than anyone would wait for: all are made before weights are
-    compared.
+    """Raises LoadFailed for none, and for more than anyone would wait for: all are made before
+    weights are compared.
     """
     count = first_number(text, ("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 1)
-    if count > MOST_LAYERS:
-        raise LoadFailed(f"config.json: {count:,} layers; the maximum is {MOST_LAYERS:,}")
+    if not 0 < count <= MOST_LAYERS:
+        raise LoadFailed(f"config.json: {count:,} layers, where there are 1 to {MOST_LAYERS:,}")
     return count
 
 

@@ -98,9 +98,10 @@ def test_what_is_no_number_is_named(folder: Path, value: object) -> None:
         files.recognise(folder)
 
 
-def test_layers_without_end_are_refused(folder: Path) -> None:
-    rewrite(folder, num_hidden_layers=10**6)
-    with pytest.raises(LoadFailed, match="1,000,000 layers"):
+@pytest.mark.parametrize("count", [10**6, -1])
+def test_layers_without_end_and_fewer_than_none_are_refused(folder: Path, count: int) -> None:
+    rewrite(folder, num_hidden_layers=count)
+    with pytest.raises(LoadFailed, match=f"{count:,} layers"):
         files.recognise(folder)
 
 
