@@ -33,6 +33,8 @@ UNLIKE = 1.25  # by how much a device is read faster or slower than was estimate
 CORRECTIONS = 3  # times that a placement is sought again, where real bytes don't fit the room
 REMOTE_BACKOFF = 1.0  # seconds after a load that only checked the upstream
 SLOTS_PER_STREAM = 2  # leases per job that an engine computes at once: the next one stands ready
+# What planning raises where files that it reads were changed or are gone.
+UNREADABLE = (BackendError, OSError, ValueError)
 READING_SPEED = 1e9  # bytes a second; a guess at a load's time before the first was measured
 
 
@@ -387,7 +389,7 @@ class LoadPlanner(msgspec.Struct):
         try:
             plan = self._fitting(entry, options, room)
             return replace(plan, smaller=tuple(self._ladder(plan)), room=room)
-        except (BackendError, OSError, ValueError) as error:
+        except UNREADABLE as error:
             raise ModelUnavailable(f"{entry.name}: {error}", param="model") from error
 
     def _fitting(self, entry: ModelEntry, options: EngineOptions, room: Bytes) -> LoadPlan:
@@ -447,7 +449,11 @@ class LoadPlanner(msgspec.Struct):
         elif fitted is not None:
             ways = (fitted.placement,)
         else:
-            ways = self._placements(plan.entry, plan.options, need)
+            try:
+                ways = self._placements(plan.entry, plan.options, need)
+            except UNREADABLE:  # as its next load will say; until then it lies as it did
+                if not (ways := plan.placements):
+                    raise
         return replace(
             plan,
             need=need,

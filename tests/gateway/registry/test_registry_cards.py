@@ -13,7 +13,8 @@ from backends.contract.errors import LoadFailed
 from backends.contract.protocol import Report
 from config.engines import EngineOptions, ScriptedOptions
 from config.settings import Config, ModelConfig
-from gateway.registry import Registry
+from gateway.registry import History, Registry
+from gateway.registry.history import Measurement
 from gateway.registry.protocol import Bytes
 from gateway.terms.errors import ModelUnavailable
 from tests.gateway.registry.fake_engine import (
@@ -279,6 +280,20 @@ async def test_a_model_that_could_not_be_loaded_again_is_unloaded_all_the_same()
         engine.is_gone = True
         await registry.unload("a60")
         assert not held(registry)
+
+
+async def test_measurements_are_forgotten_of_models_that_could_not_be_loaded_again() -> None:
+    engine, history = LosingEngine(), History(None)
+    taken = Measurement(size=50, load_seconds=1.0)
+    async with registry_of(
+        "a60", "b60", engine=engine, gauge=CardGauge(engine), history=history
+    ) as registry:
+        for name in ("a60", "b60"):
+            history.put(registry.resolve(name).files, ScriptedOptions(), taken)
+            await registry.load(name)
+        engine.is_gone = True
+        assert await registry.forget_measurements() == ("a60", "b60")
+        assert await registry.forget_measurements() == ()
 
 
 async def test_models_that_are_one_of_the_same_take_turns_whatever_their_memory() -> None:
