@@ -285,7 +285,7 @@ class _Carrying:
         self.origins: dict[int, NodeOrigin] = {}
         self._waiting = [ROOT]
         self._multiples: set[int] = set()
-        self._lengths = 0
+        self._lengths = 0.0
 
     def all(self) -> dict[str, Any]:
         """The root, and each definition that it comes to."""
@@ -330,7 +330,7 @@ class _Carrying:
                 self._lengths += value
                 return self._lengths <= LENGTHS
             case "pattern":
-                self._lengths += sum(int(most or 0) for most in _REPEATS.findall(value))
+                self._lengths += sum(float(most or 0) for most in _REPEATS.findall(value))
                 return self._lengths <= LENGTHS
             case "minProperties" | "maxProperties":  # takes a copy of the object for each
                 return len(check.get("properties", ())) <= COUNTED_PROPERTIES

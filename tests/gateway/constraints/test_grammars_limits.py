@@ -182,6 +182,15 @@ def test_a_keyword_that_would_cost_too_much_is_relaxed(name: str) -> None:
     assert grammar_of(of(RELAXED[name])).relaxed
 
 
+def test_a_count_of_a_pattern_may_have_any_number_of_digits() -> None:
+    pattern = f"^a{{0,{'9' * 5000}}}$"
+    made = carried_schema(
+        JsonSchema(schema=msgspec.json.encode({**TEXT, "pattern": pattern}), field="f")
+    )
+    assert [each.keyword for each in made.relaxed] == ["pattern"]
+    assert (fault_of(made.check, '"aaa"') or "").startswith("not checked")
+
+
 def test_a_long_text_is_checked_even_where_all_is_to_be_enforced() -> None:
     shape = of({"type": "string", "maxLength": 4_000})
     assert isinstance(shape, JsonSchema)
