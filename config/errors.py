@@ -70,6 +70,7 @@ class Source(msgspec.Struct, frozen=True):
             seen.add(name)
 
 
+COMMAND_LINE = Source("the command line")
 MOST = 20  # mistakes that are told together: to find what each was meant to be takes time
 
 

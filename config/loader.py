@@ -19,7 +19,7 @@ import msgspec
 
 from config.check import convert
 from config.document import parse
-from config.errors import Problem, Source, suggestion, whole
+from config.errors import COMMAND_LINE, Problem, Source, suggestion, whole
 from config.mcp import check_servers
 from config.models import check_names, check_options, engines_of, option_kinds
 from config.nodes import check_nodes
@@ -102,7 +102,6 @@ PREFIX = "ROUNDHOUSE_"
 SERVICE = re.compile(
     r"\w+_SERVICE_(?:HOST|PORT\w*)=.*|\w+_PORT_\d+_(?:TCP|UDP|SCTP)\w*=.*|\w+_PORT=\w+://.*"
 )
-COMMAND_LINE = Source("the command line")
 CLIENTS = frozenset({"ROUNDHOUSE_URL", "ROUNDHOUSE_KEY"})  # of commands that talk to a server
 
 

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-from config.errors import ConfigError
+from config.errors import COMMAND_LINE, ConfigError
 from gateway.cli.arguments import parser
 
-COMMAND_LINE = "the command line"  # where an argument's mistake is
 INTERRUPTED = 130  # exit status after Ctrl-C: 128 + SIGINT
 
 
@@ -25,7 +24,7 @@ def folder_of_models(text: str) -> str:
     """The whole path of an argument of `--model-dir`. Raises ConfigError."""
     path = Path(text).expanduser()
     if not path.is_dir():
-        raise ConfigError(COMMAND_LINE, "--model-dir", f"folder not found: {path}")
+        raise COMMAND_LINE.error("--model-dir", f"folder not found: {path}")
     return str(path.absolute())
 
 

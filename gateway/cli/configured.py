@@ -15,11 +15,11 @@ import bundled
 from backends.contract.catalog import BACKENDS, absent, command
 from backends.contract.errors import LoadFailed, UnsupportedModel
 from config.commands import missing_program
-from config.errors import ConfigError, Source
+from config.errors import COMMAND_LINE
 from config.secrets import Secrets
 from config.settings import Config, KeyConfig, ModelConfig
 from config.values import hub_id, is_on_hub, user_folder
-from gateway.cli import COMMAND_LINE, folder_of_models
+from gateway.cli import folder_of_models
 from gateway.registry.entry import ModelEntry
 from gateway.registry.library import ModelLibrary
 
@@ -55,7 +55,7 @@ def with_models(
     named = tuple(model_of(text) for text in models if text not in searched)
     taken = {model.name for model in config.models}
     if clash := [model.name for model in named if model.name in taken]:
-        raise ConfigError(COMMAND_LINE, "MODEL", f"{clash[0]} is also in the configuration")
+        raise COMMAND_LINE.error("MODEL", f"{clash[0]} is also in the configuration")
     dirs = tuple(dict.fromkeys((*map(folder_of_models, searched), *config.model_dirs)))
     return msgspec.structs.replace(config, models=named + config.models, model_dirs=dirs)
 
@@ -68,7 +68,7 @@ def model_of(text: str) -> ModelConfig:
         return ModelConfig(name=hub_id(text), path=text)
     path = Path(text)
     if not path.exists():
-        raise ConfigError(COMMAND_LINE, "MODEL", f"file or folder not found: {path}")
+        raise COMMAND_LINE.error("MODEL", f"file or folder not found: {path}")
     whole = path.absolute()  # links as they are: their owners may lead them elsewhere
     with suppress(LoadFailed):  # which is said elsewhere
         path = BACKENDS.recognise(whole).path  # a folder's only file
@@ -95,9 +95,9 @@ def refuse_unusable(models: Sequence[str]) -> None:
             try:
                 files = BACKENDS.recognise(Path(text))
             except (LoadFailed, OSError) as error:
-                raise ConfigError(COMMAND_LINE, "MODEL", str(error)) from error
+                raise COMMAND_LINE.error("MODEL", str(error)) from error
             if problem := not_installed(files.backend):
-                raise ConfigError(COMMAND_LINE, "MODEL", f"{text}: {problem}")
+                raise COMMAND_LINE.error("MODEL", f"{text}: {problem}")
 
 
 def missing(engine: str) -> tuple[str, ...]:
@@ -125,7 +125,7 @@ def refuse_empty(library: ModelLibrary, models: Sequence[str]) -> None:
         folder = library.folders[folder_of_models(text)]
         if not folder.scanned():
             problem = f"no model found in the folder {text}"
-            raise ConfigError(COMMAND_LINE, "MODEL", problem)
+            raise COMMAND_LINE.error("MODEL", problem)
 
 
 def with_keys(
@@ -134,13 +134,12 @@ def with_keys(
     """Administrators' keys besides the configured ones: as they are `written` on the command line,
     and the one `made` for this run, or "". Raises ConfigError.
     """
-    source = Source(COMMAND_LINE)
     secrets = Secrets(environment, Path.cwd())
-    keys = [secrets.find(text, source, "--api-key") for text in written]
+    keys = [secrets.find(text, COMMAND_LINE, "--api-key") for text in written]
     keys += [made] if made else []
     known = {key.key for key in config.keys}
     if any(key in known or keys.count(key) > 1 for key in keys):
-        raise source.error("--api-key", "the same key is listed twice")
+        raise COMMAND_LINE.error("--api-key", "the same key is listed twice")
     added = tuple(KeyConfig(key=key, role="admin", label="command line") for key in keys)
     return msgspec.structs.replace(config, keys=config.keys + added)
 

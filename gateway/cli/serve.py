@@ -28,11 +28,10 @@ from backends.machine.devices import number_by_bus
 from backends.machine.process_settings import prepare_process
 from backends.places.upstream.lists import KeptLists
 from config.document import parse
-from config.errors import ConfigError, suggestion
+from config.errors import COMMAND_LINE, ConfigError, suggestion
 from config.loader import load_config, locate, origins, read_text
 from config.settings import Config, KeyConfig
 from config.values import UNIX, is_on_hub, user_folder
-from gateway.cli import COMMAND_LINE
 from gateway.cli.configured import (
     findings,
     missing,
@@ -282,7 +281,7 @@ def with_lease_key(config: Config, made: str) -> Config:
     is_near = is_loopback(server.host)
     if is_near and join.advertise is None and not is_loopback(urlsplit(join.url).hostname or ""):
         problem = f"that server can't reach {server.host} of this machine; use --host"
-        raise ConfigError(COMMAND_LINE, "--join", problem)
+        raise COMMAND_LINE.error("--join", problem)
     if not config.keys and (is_near or server.allow_open):
         return config
     key = KeyConfig(key=made, label=f"joined {join.url}")

@@ -17,9 +17,9 @@ from backends.places.nodes.listening import (
     new_token,
     serve,
 )
-from config.errors import ConfigError
+from config.errors import COMMAND_LINE
 from config.nodes import SHORTEST_TOKEN, split
-from gateway.cli import COMMAND_LINE, CommandFailed, folder_of_models
+from gateway.cli import CommandFailed, folder_of_models
 
 
 def run(arguments: Namespace) -> int:
@@ -41,10 +41,10 @@ def _settings(arguments: Namespace) -> ListenerSettings:
     try:
         host, port = split(arguments.listen)
     except ValueError as error:
-        raise ConfigError(COMMAND_LINE, "--listen", str(error)) from None
+        raise COMMAND_LINE.error("--listen", str(error)) from None
     certificate, key = arguments.certificate, arguments.key
     if key is not None and certificate is None:
-        raise ConfigError(COMMAND_LINE, "--key", "it needs --certificate")
+        raise COMMAND_LINE.error("--key", "it needs --certificate")
     return ListenerSettings(
         host=host,
         port=port,
@@ -65,7 +65,7 @@ def _token(path: Path | None) -> str:
         place, token = str(path), _from_file(path)
     if len(token) < SHORTEST_TOKEN:
         problem = f"a token of {SHORTEST_TOKEN} characters or more is needed; see --token-file"
-        raise ConfigError(COMMAND_LINE, place, problem)
+        raise COMMAND_LINE.error(place, problem)
     return token
 
 
@@ -79,7 +79,7 @@ def _from_file(path: Path) -> str:
         with os.fdopen(file, "w") as written:
             written.write(f"{token}\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(COMMAND_LINE, "--token-file", f"{path}: {error}") from None
+        raise COMMAND_LINE.error("--token-file", f"{path}: {error}") from None
     return token
 
 
