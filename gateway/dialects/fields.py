@@ -452,9 +452,11 @@ def _add_generation_config(values: dict[str, Any], spelled: dict[str, str]) -> N
     """Take from `generation_config`, JSON text of `transformers chat`, what the body leaves out."""
     config = values["generation_config"]
     if isinstance(config, str):
+        if nests_deep(config):
+            raise InvalidRequest.at("generation_config", TOO_DEEP)
         try:
             config = msgspec.json.decode(config)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except msgspec.DecodeError as error:
             raise InvalidRequest.at("generation_config", f"Not valid JSON: {error}.") from None
     if not isinstance(config, dict):
         raise InvalidRequest.at("generation_config", "Expected a JSON object, or the text of one.")

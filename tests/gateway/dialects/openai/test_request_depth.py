@@ -50,6 +50,15 @@ def test_deep_arguments_in_a_text_are_named(levels: int) -> None:
     assert caught.value.param == "messages[1].tool_calls[0].function.arguments"
 
 
+@pytest.mark.parametrize("levels", [DEEP, 600, 970, 5_000])
+def test_a_deep_text_of_a_config_is_named(levels: int) -> None:
+    text = '{"a":' * levels + "1" + "}" * levels
+    for read in (read_chat, read_text):
+        with pytest.raises(InvalidRequest, match="nested more than") as caught:
+            read(body(prompt="x", generation_config=text, max_tokens="odd"))
+        assert caught.value.param == "generation_config"
+
+
 def test_many_brackets_that_are_not_deep_are_taken() -> None:
     text = json.dumps({"a": [[] for _ in range(500)]})
     (call,) = read_chat(body(messages=calling(text))).request.messages[1].tool_calls
