@@ -3,7 +3,7 @@ encoding of vectors.
 """
 
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, TypeAlias, TypeVar
 
@@ -19,6 +19,7 @@ from gateway.terms.request import (
     Purpose,
     RerankRequest,
     ScoreRequest,
+    Unapplied,
 )
 
 Asked = TypeVar("Asked", bound=EncodingParams)
@@ -89,17 +90,23 @@ class EncodingWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_encoding(
-    kind: type[Asked], fields: Fields, wire: EncodingWire, field: str, *sent: str
+    kind: type[Asked],
+    fields: Fields,
+    wire: EncodingWire,
+    field: str,
+    *sent: str,
+    unapplied: Sequence[Unapplied] = (),
 ) -> Callable[..., Asked]:
     """A request for vectors or scores of what the client calls `field`, as far as it is read alike;
-    a call gives the rest, as with `alike`. `sent`: what is read here, and handed on all the same.
+    a call gives the rest, as with `alike`. `sent`: what is read here, and handed on all the same;
+    `unapplied`: what has no meaning here although it is read.
     """
     return partial(
         kind,
         model=wire.model,
         field=field,
         further=fields.further(type(wire), sent=sent),
-        unapplied=fields.unapplied(type(wire)),
+        unapplied=(*fields.unapplied(type(wire)), *unapplied),
     )
 
 

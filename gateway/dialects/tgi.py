@@ -195,16 +195,15 @@ def read_embed(content: bytes) -> EmbeddingExchange:
     """What a body of `/embed` means. Raises InvalidRequest, which names the field."""
     fields = read_fields(content)
     wire = fields.read(EmbedWire)
+    other = () if wire.normalize else all_unapplied("normalize")
     return EmbeddingExchange(
-        request=read_encoding(EmbeddingRequest, fields, wire, "inputs", "truncate")(
+        request=read_encoding(
+            EmbeddingRequest, fields, wire, "inputs", "truncate", unapplied=other
+        )(
             inputs=read_texts(fields, "inputs", wire.inputs),
             dimensions=positive(fields, "dimensions", wire.dimensions),
             prompt=wire.prompt_name,
             truncate=wire.truncate,
-            unapplied=(
-                *fields.unapplied(EmbedWire),
-                *(() if wire.normalize else all_unapplied("normalize")),
-            ),
         ),
         base64=wire.encoding_format == "base64",
     )

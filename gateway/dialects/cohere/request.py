@@ -379,13 +379,12 @@ def read_embed(content: bytes) -> CohereEmbedding:
     purpose = PURPOSES.get((wire.input_type or "").lower())
     other = all_unapplied("input_type") if wire.input_type and purpose is None else ()
     return CohereEmbedding(
-        request=read_encoding(EmbeddingRequest, fields, wire, field)(
+        request=read_encoding(EmbeddingRequest, fields, wire, field, unapplied=other)(
             inputs=texts,
             dimensions=positive(fields, "output_dimension", wire.output_dimension),
             purpose=purpose,
             truncate=wire.truncate == "END",
             most_tokens=positive(fields, "max_tokens", wire.max_tokens),
-            unapplied=(*fields.unapplied(EmbedWire), *other),
         ),
         texts=texts,
         types=tuple(wire.embedding_types) or ("float",),

@@ -427,16 +427,13 @@ def _embedding(
     keep_alive = read_keep_alive(fields, wire.keep_alive)
     if not texts:
         return Presence(model=wire.model, keep_alive=keep_alive)
+    other = fields_of(wire.options, "options.").unapplied()  # nothing is generated
     return EmbeddingExchange(
-        request=read_encoding(EmbeddingRequest, fields, wire, field, "truncate")(
+        request=read_encoding(EmbeddingRequest, fields, wire, field, "truncate", unapplied=other)(
             inputs=read_texts(fields, field, texts),
             dimensions=positive(fields, "dimensions", dimensions),
             truncate=truncate,
             keep_alive=keep_alive,
-            unapplied=(
-                *fields.unapplied(type(wire)),
-                *fields_of(wire.options, "options.").unapplied(),  # nothing is generated
-            ),
         ),
     )
 
