@@ -19,7 +19,6 @@ from gateway.terms.errors import GatewayError, InternalError, NotFound
 
 log = structlog.get_logger()
 
-
 _ERROR = "roundhouse.error"  # in the state of a connection: what ended it
 
 
@@ -57,12 +56,15 @@ class Upgrades:
             else:
                 await send(message)
 
-        await self._app(scope, receive, answered)
+        try:
+            await self._app(scope, receive, answered)
+        finally:
+            scope["state"].clear()  # or an error, whose frames have the scope, would stay with it
 
 
 def _why_closed(scope: Scope) -> GatewayError:
     """There is no such route, or what was raised; the log has what is no client's to read."""
-    error = scope["state"].pop(_ERROR, None)
+    error = scope["state"].get(_ERROR)
     if not scope.get("path_template"):
         return NotFound(f"Unknown request URL: WEBSOCKET {scope['path'][:200]}.")
     return client_error(error or InternalError("The socket was closed before it was open."))

@@ -13,6 +13,25 @@ from gateway.terms.errors import NotFound
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.parametrize("opens", [True, False])
+async def test_no_error_stays_with_what_it_ended(opens: bool) -> None:
+    async def failing(scope: Scope, _receive: Receive, send: Send) -> None:
+        if opens:
+            await send({"type": "websocket.accept", "subprotocol": None, "headers": []})
+        await remember(NotFound("Gone."), scope)
+        await send({"type": "websocket.close", "code": 4500, "reason": ""})
+
+    async def send(message: Any) -> None:
+        sent.append(message["type"])
+
+    sent: list[str] = []
+    scope: Any = {"type": "websocket", "state": {}, "path_template": "/x", "client": None}
+    await Upgrades(failing, lambda *_: None)(scope, None, send)  # type: ignore[arg-type]
+
+    assert ("websocket.accept" in sent) is opens
+    assert scope["state"] == {}
+
+
 @pytest.mark.parametrize(
     ("error", "status", "events"),
     [(NotFound("Gone."), 404, []), (ValueError("secret"), 500, ["stream failed"])],
