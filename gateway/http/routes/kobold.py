@@ -212,7 +212,7 @@ KOBOLD = body_type(
     (kobold.GenerateWire, SamplingWire),
     further={
         "banned_tokens": Annotated[list[str], Meta(description="Texts, not ids.")],
-        "custom_token_bans": Annotated[str, Meta(description="Ids of tokens, between commas.")],
+        "custom_token_bans": Annotated[str, Meta(description="Token ids, separated by commas.")],
     },
     names={
         "max_tokens": ("max_length",),
