@@ -44,9 +44,8 @@ from backends.contract.messages import (
 log = structlog.get_logger(__name__)
 
 AT_ONCE = 0.005  # seconds that an engine's thread waits for what is mostly there in less than one
-AGAIN = (
-    0.05  # seconds until it asks again for what the gateway reads from disk: all tokens are sent
-)
+# Seconds until it asks again for what the gateway reads from disk: all tokens are sent.
+AGAIN = 0.05
 PATIENCE = 0.5  # seconds that it waits to hear whether a beginning is wanted
 LOST = 30.0  # see `BeginningsAfar`
 FETCHING = 2  # beginnings that are fetched, or wait to be taken, at a time
