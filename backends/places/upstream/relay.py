@@ -142,7 +142,7 @@ class Relay(msgspec.Struct, frozen=True, eq=False):
     def _note_failure(
         self, replica: Replica, error: UpstreamError, caller: str, *, in_doubt: bool = False
     ) -> None:
-        """Of which the log has also that the server is out."""
+        """The log has besides that the server is out; see `warn`."""
         fault = Fault(kind_of(error), self._cleaner.clean(str(error)))
         before, was_asked = replica.fault, replica.state != "resting"
         self._balance.failed(replica, fault, caller, in_doubt=in_doubt)
