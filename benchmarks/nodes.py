@@ -111,8 +111,7 @@ class Cluster:
         self._order = itertools.count()
         self._now = 0.0
         self._wakes: float | None = None
-        self._arrivals: dict[int, float] = {}
-        self._asked: dict[int, str] = {}  # the model, of those who were not answered yet
+        self._waiting: dict[int, tuple[float, str]] = {}  # since when, and for which model
         self._held: dict[str, Bytes] = {}  # our own books
         self._taken = dict.fromkeys(self.budgets, 0)
         self.waits: list[float] = []
@@ -129,7 +128,7 @@ class Cluster:
                 orders = event(self._now)
                 for order in orders:
                     self._follow(order)
-        assert not self._arrivals, "everybody was answered"
+        assert not self._waiting, "everybody was answered"
         return self._figures()
 
     # ------------------------------------------------------------------------------- who comes
@@ -178,7 +177,7 @@ class Cluster:
         (place,) = self._chance.choices(range(len(self._models)), cum_weights=self._popularity)
         model = self._models[place] = self._planned(self._models[place])
         ticket = Ticket(number=number, arrived=now)
-        self._arrivals[number], self._asked[number] = now, model.name
+        self._waiting[number] = now, model.name
         return self._timed(lambda: self._scheduler.requested(now, ticket, model))
 
     def _timed(self, decide: Callable[[], list[Order]]) -> list[Order]:
@@ -211,11 +210,12 @@ class Cluster:
             case Unload(model=name):
                 self._at(self._now + UNLOADING, partial(self._unloaded, name))
             case Grant(ticket=number):
-                self.waits.append(self._now - self._arrivals.pop(number))
+                arrived, name = self._waiting.pop(number)
+                self.waits.append(self._now - arrived)
                 answer = self._chance.expovariate(1 / self._crowd.answer)
-                self._at(self._now + answer, partial(self._released, number))
+                self._at(self._now + answer, partial(self._released, name, number))
             case Refuse(ticket=number):
-                del self._arrivals[number]
+                del self._waiting[number]
                 self.refused += 1
             case _:
                 raise AssertionError(f"nobody leaves and nothing fails here: {order}")
@@ -243,8 +243,7 @@ class Cluster:
     def _loaded(self, name: str, need: Bytes, seconds: float, now: float) -> list[Order]:
         return self._timed(lambda: self._scheduler.loaded(now, name, need, seconds))
 
-    def _released(self, number: int, now: float) -> list[Order]:
-        name = self._asked.pop(number)
+    def _released(self, name: str, number: int, now: float) -> list[Order]:
         return self._timed(lambda: self._scheduler.released(now, name, number))
 
     def _unloaded(self, name: str, now: float) -> list[Order]:
