@@ -243,7 +243,7 @@ class Answer:
         self.parameters: Parameters | None = None  # where they are requested
         self.echoes: tuple[str, ...] = ()  # the prompts' texts, where `echo` is set
         self.prompts: tuple[str, ...] = ()  # the same as the model read them
-        self.first: Usage | None = None  # of what the request needed before: a summary
+        self.first: Usage | None = None  # of what was needed before: a summary, rounds of tools
         self.turn: TalkTurn | None = None  # its place in its conversation, where that is known
         self.rendered = ""  # the prompt as its template made it
         self.split: Split | None = None  # by which rules the answer is split here

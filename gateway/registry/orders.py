@@ -49,7 +49,7 @@ class Orders(RegistryParts, kw_only=True):
     obstacles: dict[str, str] = {}
     alarm: Alarm
     _departures: dict[str, anyio.Event] = {}
-    ended: Signal = msgspec.field(default_factory=Signal)  # given as a place or a move ends
+    ended: Signal = msgspec.field(default_factory=Signal)  # as a place or a move may have ended
 
     def begin(self, tasks: TaskGroup) -> None:
         """From now on it is told of moves, and time passes."""
