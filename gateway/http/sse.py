@@ -90,7 +90,7 @@ def comment(text: str) -> bytes:
 
 SSE = Framing("text/event-stream; charset=utf-8", comment("still here"), comment)
 # Without comments, which are for connections.
-BARE = Framing("text/event-stream; charset=utf-8", b"", lambda _text: b"")
+BARE = msgspec.structs.replace(SSE, silence=b"", remark=lambda _text: b"")
 # Lines of JSON have no comments, but a line may begin with white space.
 NDJSON = Framing("application/x-ndjson", b" ", lambda _text: b" ")
 

@@ -20,7 +20,7 @@ from gateway.http.routes.console import FeedReader
 from gateway.http.routes.tabby import unload_models
 from gateway.http.routing import Routes
 from gateway.http.services import Services
-from gateway.http.sse import Framing, Plain, attended, while_connected
+from gateway.http.sse import BARE, Plain, attended, while_connected
 from gateway.keys.access import Access
 from gateway.terms.errors import GatewayError, NotFound, translated
 from gateway.terms.logs import LogLine
@@ -107,7 +107,7 @@ async def logs(services: Services) -> ASGIApp:
 async def log_stream(request: AnyRequest, services: Services) -> ASGIApp:
     """The last lines of the log, then each new one."""
     tail = _LogTail(services, request)
-    silent = Framing(PLAIN.decode(), silence=b"", remark=lambda _: b"")
+    silent = msgspec.structs.replace(BARE, media_type=PLAIN.decode())
     return services.progress(request.auth, tail.send_events, openai.error_event, silent)
 
 
