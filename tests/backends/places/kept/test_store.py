@@ -179,6 +179,17 @@ def test_a_file_in_the_place_of_another_is_not_used(tmp_path: Path) -> None:
         assert [listed.owner for listed in store.listed()] == ["another"]
 
 
+def test_a_file_that_was_renamed_is_gone_after_a_start(tmp_path: Path) -> None:
+    with opened(tmp_path / "kept") as store:
+        for seed in range(2):
+            store.beginnings("engine", "model").keep(made(seed), 0.0)
+    renamed = min((tmp_path / "kept").iterdir())
+    renamed.rename(renamed.with_stem("another"))
+    with opened(tmp_path / "kept") as store:
+        assert len(store.listed()) == 1
+    assert len(list((tmp_path / "kept").iterdir())) == 1
+
+
 def test_a_conversation_that_is_pinned_by_its_name_stays_pinned_as_it_grows() -> None:
     with opened(None, memory=210_000) as store:
         beginnings = store.beginnings("engine", "model")
