@@ -152,7 +152,7 @@ def _step(key: str | int) -> str:
 
 LONGEST = 100_000  # characters that rules count
 LENGTHS = 2_000  # that a lexer does, where a pattern says what they are: some states for each
-_REPEATS = re.compile(r"\{\d*,?(\d*)\}")
+_REPEATS = re.compile(r"\{\d*+,?(\d*+)\}")
 MULTIPLES = 10_000  # milliseconds; ten times as many take a second
 COUNTED_PROPERTIES = 64
 

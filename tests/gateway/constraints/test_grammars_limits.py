@@ -191,6 +191,12 @@ def test_a_count_of_a_pattern_may_have_any_number_of_digits() -> None:
     assert (fault_of(made.check, '"aaa"') or "").startswith("not checked")
 
 
+def test_an_unending_count_of_a_pattern_takes_no_time() -> None:
+    schema = msgspec.json.encode({**TEXT, "pattern": "{" + "9" * 200_000})
+    made = carried_schema(JsonSchema(schema=schema, field="field"))
+    assert [each.keyword for each in made.relaxed] == ["pattern"]
+
+
 def test_a_long_text_is_checked_even_where_all_is_to_be_enforced() -> None:
     shape = of({"type": "string", "maxLength": 4_000})
     assert isinstance(shape, JsonSchema)
@@ -220,6 +226,9 @@ GRAMMARS = {
     "a schema inside": 'start: %json {"minProperties": 1}',
     "unending escapes": "root ::= " + "[\\" * 20_000,
     "unending literals": "root ::= " + '"\\' * 20_000,
+    "unending strings": "start: " + '"\\' * 30_000,
+    "unending regexes": "start: " + "/\\" * 30_000,
+    "an unending count": "start: {" + " " * 60_000,
     "a circle of rules": "root ::= a\na ::= b\nb ::= a\n",
 }
 
