@@ -416,14 +416,14 @@ def _range(low: Text, high: Text) -> Regex:
     return (Atom(rf"[\x{{{ord(low.text):x}}}-\x{{{ord(high.text):x}}}]"),)
 
 
-_HEX = re.compile(r"((?:\\\\)*)\\x([0-9a-fA-F]{2})")
+_ESCAPED = re.compile(r"\\(?:x([0-9a-fA-F]{2})|.)")
 
 
 def _text(token: str) -> Text:
     """A string of the grammar, its escapes applied."""
     body = token.removesuffix("i")
     try:
-        text = json.loads(_HEX.sub(r"\1\\u00\2", body))
+        text = json.loads(_ESCAPED.sub(lambda one: rf"\u00{one[1]}" if one[1] else one[0], body))
     except ValueError:
         raise UnreadableGrammar(f"the string {token[:60]}") from None
     return Text(text, any_case=token.endswith("i"))

@@ -19,6 +19,11 @@ def test_rules_terminals_and_imports_are_read() -> None:
     assert {"start", "change", "TEXT", "LF"} <= set(read.definitions)
 
 
+def test_a_backslash_that_is_escaped_escapes_nothing() -> None:
+    read = read_lark(r'start: "\\x41" "\x41" "\\\x41"')
+    assert read.definitions["start"] == (Text(r"\x41"), Text("A"), Text(r"\A"))
+
+
 def test_what_means_nothing_for_a_text_is_passed_over() -> None:
     plain = read_lark('start: ((a)?) b{2,3}\na: "x"\nb: "y"i')
     dressed = read_lark('// a comment\n?start: [a] b~2..3 -> tree\n!a: "x" # more\n\n b: "y"i')
